@@ -1,0 +1,81 @@
+"""The parameters of a transformer: names and shapes, from the spec alone.
+
+The torch module holds exactly these tensors under exactly these names (a test compares them), the loader fills them, and the
+inventory of the work counts their bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from inferometer.model.spec import LearnedPositions, ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One tensor of the model. A matrix is (outputs, inputs), as torch's linear layers store it."""
+
+    name: str
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+
+def parameters(spec: ModelSpec) -> tuple[Parameter, ...]:
+    """Every parameter of `spec` in the order in which a token meets it. A tied head appears once, as the embedding."""
+    return tuple(_parameters(spec))
+
+
+def parameter_count(spec: ModelSpec) -> int:
+    """Number of trained elements, a tied head counted once."""
+    return sum(p.size for p in parameters(spec))
+
+
+def _parameters(spec: ModelSpec) -> Iterator[Parameter]:
+    yield Parameter("embedding.token.weight", (spec.vocabulary, spec.embedding))
+    if spec.embedding != spec.hidden:
+        yield Parameter("embedding.projection.weight", (spec.hidden, spec.embedding))
+    if isinstance(spec.positions, LearnedPositions):
+        yield Parameter("embedding.position.weight", (spec.positions.count + spec.positions.offset, spec.hidden))
+    if spec.token_types:
+        yield Parameter("embedding.token_type.weight", (spec.token_types, spec.hidden))
+    if spec.embedding_norm:
+        yield from _norm(spec, "embedding.norm")
+    for i in range(spec.layers):
+        yield from _layer(spec, f"layers.{i}")
+    if spec.final_norm:
+        yield from _norm(spec, "final_norm")
+    if spec.pooler:
+        yield from _linear("pooler", spec.hidden, spec.hidden, bias=True)
+    if not spec.encoder:
+        if spec.embedding != spec.hidden:
+            yield Parameter("head.projection.weight", (spec.embedding, spec.hidden))
+        if not spec.tied_head:
+            yield Parameter("head.weight", (spec.vocabulary, spec.embedding))
+
+
+def _layer(spec: ModelSpec, prefix: str) -> Iterator[Parameter]:
+    yield from _norm(spec, f"{prefix}.attention_norm")
+    yield from _linear(f"{prefix}.attention.qkv", spec.query_size + 2 * spec.kv_size, spec.hidden, bias=spec.qkv_bias)
+    yield from _linear(f"{prefix}.attention.output", spec.hidden, spec.query_size, bias=spec.output_bias)
+    yield from _norm(spec, f"{prefix}.feed_forward_norm")
+    yield from _linear(f"{prefix}.feed_forward.up", spec.feed_forward * (2 if spec.gated else 1), spec.hidden, bias=spec.feed_forward_bias)
+    yield from _linear(f"{prefix}.feed_forward.down", spec.hidden, spec.feed_forward, bias=spec.feed_forward_bias)
+
+
+def _linear(name: str, outputs: int, inputs: int, *, bias: bool) -> Iterator[Parameter]:
+    yield Parameter(f"{name}.weight", (outputs, inputs))
+    if bias:
+        yield Parameter(f"{name}.bias", (outputs,))
+
+
+def _norm(spec: ModelSpec, name: str) -> Iterator[Parameter]:
+    if spec.norm_affine:
+        yield Parameter(f"{name}.weight", (spec.hidden,))
+        if spec.norm == "layer":
+            yield Parameter(f"{name}.bias", (spec.hidden,))
