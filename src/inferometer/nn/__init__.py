@@ -1,0 +1,1 @@
+"""The torch transformer, its weights and their formats."""

@@ -1,0 +1,27 @@
+"""Where a layer's weights live, as the layer loop sees it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Residency(Protocol):
+    """Brings a layer's weights in before it runs and may take them away after.
+
+    `acquire(layer)` returns when the kernels launched next on the current stream will find the layer's weights in place;
+    `release(layer)` says that all kernels that read them have been launched. Calls come in pairs, in layer order, once a sweep.
+    """
+
+    def acquire(self, layer: int) -> None: ...
+
+    def release(self, layer: int) -> None: ...
+
+
+class AllResident:
+    """Every layer is always in place: both calls cost nothing."""
+
+    def acquire(self, layer: int) -> None:
+        pass
+
+    def release(self, layer: int) -> None:
+        pass

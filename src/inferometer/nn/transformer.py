@@ -1,0 +1,148 @@
+"""The transformer: one torch module that runs every spec over ragged batches."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from inferometer.model.spec import LearnedPositions, ModelSpec, Rotary
+from inferometer.nn.attention import Sweep, plan_attention
+from inferometer.nn.batch import RaggedBatch
+from inferometer.nn.cache import KVCache
+from inferometer.nn.layers import Layer, Linear, Norm
+from inferometer.nn.residency import AllResident, Residency
+from inferometer.nn.rotary import RotaryEmbedding
+
+
+class Table(nn.Module):
+    """An embedding table (entries, width); left uninitialised for the loader."""
+
+    def __init__(self, entries: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(entries, width), requires_grad=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """int64 (tokens,) -> (tokens, width)."""
+        return functional.embedding(ids, self.weight)
+
+
+class Embedding(nn.Module):
+    """Tokens, positions and token types summed, projected and normed as the spec says."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.token = Table(spec.vocabulary, spec.embedding)
+        self.projection = Linear(spec.embedding, spec.hidden, bias=False) if spec.embedding != spec.hidden else None
+        self.position: Table | None = None
+        self.offset = 0
+        if isinstance(spec.positions, LearnedPositions):
+            self.offset = spec.positions.offset
+            self.position = Table(spec.positions.count + self.offset, spec.hidden)
+        self.token_type = Table(spec.token_types, spec.hidden) if spec.token_types else None
+        self.norm = Norm(spec) if spec.embedding_norm else None
+
+    def forward(self, batch: RaggedBatch) -> Tensor:
+        """-> (tokens, hidden)."""
+        x: Tensor = self.token(batch.token_ids)
+        if self.projection is not None:
+            x = self.projection(x)
+        if self.position is not None:
+            x = x + self.position(batch.positions + self.offset)
+        if self.token_type is not None:
+            kinds = batch.token_types
+            x = x + (self.token_type.weight[0] if kinds is None else self.token_type(kinds))
+        return x if self.norm is None else self.norm(x)
+
+
+class Head(nn.Module):
+    """From hidden states to logits; the matrix is the embedding's where tied."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.projection = Linear(spec.hidden, spec.embedding, bias=False) if spec.embedding != spec.hidden else None
+        self.weight = None if spec.tied_head else nn.Parameter(torch.empty(spec.vocabulary, spec.embedding), requires_grad=False)
+
+    def forward(self, hidden: Tensor, token_table: Tensor) -> Tensor:
+        """(rows, hidden) -> (rows, vocabulary)."""
+        if self.projection is not None:
+            hidden = self.projection(hidden)
+        return functional.linear(hidden, token_table if self.weight is None else self.weight)
+
+
+class Transformer(nn.Module):
+    """A decoder or encoder after `spec`. Its state_dict holds exactly the tensors of model.parameters, uninitialised.
+
+    Memory is taken at construction on `device` in `dtype`; raises torch.OutOfMemoryError where there is too little.
+    """
+
+    def __init__(self, spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.spec = spec
+        with torch.device("meta"):
+            self.embedding = Embedding(spec)
+            self.layers = nn.ModuleList(Layer(spec, i) for i in range(spec.layers))
+            self.final_norm = Norm(spec) if spec.final_norm else None
+            self.pooler = Linear(spec.hidden, spec.hidden, bias=True) if spec.pooler else None
+            self.head = None if spec.encoder else Head(spec)
+        self.to(dtype).to_empty(device=device)
+        self.rotary = RotaryEmbedding(spec.positions, spec.head_size, device) if isinstance(spec.positions, Rotary) else None
+        self.residency: Residency = AllResident()
+        self.eval()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of weights and activations."""
+        return self.embedding.token.weight.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where inputs are expected."""
+        return self.embedding.token.weight.device
+
+    def forward(self, batch: RaggedBatch, cache: KVCache | None = None, logits: Literal["last", "all"] = "last") -> Tensor:
+        """Logits after each sequence's last token (sequences, vocabulary), or after every token (tokens, vocabulary)."""
+        hidden = self.sweep(batch, cache)
+        return self.logits(hidden if logits == "all" else hidden[batch.last_tokens])
+
+    def sweep(self, batch: RaggedBatch, cache: KVCache | None = None) -> Tensor:
+        """One pass through the layers: hidden states (tokens, hidden) after the final norm.
+
+        Keys and values are written to `cache` at the batch's slots and positions. Without a cache every sequence must be whole.
+        """
+        plan = plan_attention(batch, self.spec, self.dtype, cached=cache is not None)
+        rotation = None if self.rotary is None else self.rotary.tables(batch.positions, batch.rotary_lengths, self.dtype)
+        sweep = Sweep(plan, rotation, cache, batch.slots, batch.positions)
+        x: Tensor = self.embedding(batch)
+        for index, layer in enumerate(self.layers):
+            self.residency.acquire(index)
+            x = layer(x, sweep)
+            self.residency.release(index)
+        return x if self.final_norm is None else self.final_norm(x)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(rows, hidden) -> (rows, vocabulary), in the model's dtype. Raises ValueError for an encoder, which has no head."""
+        if self.head is None:
+            raise ValueError("an encoder has no logits")
+        out: Tensor = self.head(hidden, self.embedding.token.weight)
+        return out
+
+    def log_probabilities(self, hidden: Tensor, targets: Tensor, *, chunk: int = 1024) -> Tensor:
+        """float32 (rows,): log-probability of int64 `targets` (rows,) after each hidden state.
+
+        `chunk` rows of logits exist at a time, so that a long prompt needs no (tokens, vocabulary) matrix.
+        """
+        parts = []
+        for states, wanted in zip(torch.split(hidden, chunk), torch.split(targets, chunk), strict=True):
+            scores = self.logits(states).float()
+            parts.append(scores.gather(1, wanted[:, None])[:, 0] - scores.logsumexp(1))
+        return torch.cat(parts)
+
+    def pooled(self, hidden: Tensor, batch: RaggedBatch) -> Tensor:
+        """(sequences, hidden): the pooler's view of each sequence's first token. Raises ValueError without a pooler."""
+        if self.pooler is None:
+            raise ValueError("this model has no pooler")
+        first = batch.last_tokens - torch.tensor(batch.query_lengths, device=hidden.device) + 1
+        return torch.tanh(self.pooler(hidden[first]))
