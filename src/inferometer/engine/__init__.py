@@ -1,0 +1,1 @@
+"""How a model runs: sweeps over a batch, sampling, the offline interface."""

@@ -1,0 +1,99 @@
+"""Which device and which number format a model runs in."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from inferometer.errors import UserError
+
+DTYPES: dict[str, torch.dtype] = {
+    "float32": torch.float32,
+    "fp32": torch.float32,
+    "float16": torch.float16,
+    "fp16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "bf16": torch.bfloat16,
+}
+
+
+def resolve_device(name: str) -> torch.device:
+    """The torch device for "auto" (the first GPU, else the CPU), "cpu", "cuda" or "cuda:N".
+
+    Raises UserError for a device that does not exist here.
+    """
+    if name == "auto":
+        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise UserError(f"--device {name} is unknown; use auto, cpu, cuda or cuda:N")
+    if device.type == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise UserError(f"--device {name} asks for a GPU, but torch sees none here; use --device cpu")
+    index = device.index or 0
+    if index >= torch.cuda.device_count():
+        raise UserError(f"--device {name} does not exist; this machine has {torch.cuda.device_count()} GPU(s), numbered from 0")
+    return torch.device("cuda", index)
+
+
+def resolve_dtype(name: str, device: torch.device, stored: torch.dtype | None) -> torch.dtype:
+    """The torch dtype for a --dtype value on `device`.
+
+    "auto" is the checkpoint's own on a GPU (`stored`; None if it has no 16- or 32-bit one), bfloat16 on a CPU with instructions
+    for it, else float32. Raises UserError for an unknown name or a format that the device has no fast arithmetic for.
+    """
+    if name == "auto":
+        if device.type == "cpu":
+            return torch.bfloat16 if supports(device, torch.bfloat16) else torch.float32
+        wanted = stored if stored in (torch.float16, torch.bfloat16, torch.float32) else torch.bfloat16
+        return wanted if supports(device, wanted) else torch.float16
+    if name not in DTYPES:
+        raise UserError(f"--dtype {name} is unknown; use auto, float32, float16 or bfloat16")
+    dtype = DTYPES[name]
+    if not supports(device, dtype):
+        instead = "bfloat16 or float32" if device.type == "cpu" and supports(device, torch.bfloat16) else "float32"
+        raise UserError(f"--dtype {name}: this {_label(device)} has no {name} matrix instructions; use --dtype {instead}")
+    return dtype
+
+
+def supports(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether the device multiplies matrices in `dtype` natively, not by converting every operand."""
+    if dtype == torch.float32:
+        return True
+    if device.type == "cuda":
+        needed = (8, 0) if dtype == torch.bfloat16 else (7, 0)
+        return torch.cuda.get_device_capability(device) >= needed
+    flags = _cpu_flags()
+    if dtype == torch.bfloat16:
+        return bool(flags & {"avx512_bf16", "amx_bf16", "bf16"})
+    # avx512_fp16 alone does not count: torch multiplies float16 there no faster than float32.
+    return "amx_fp16" in flags
+
+
+def synchronise(device: torch.device) -> None:
+    """Waits until the device has done all that was asked of it. For clocks at the edge of a measurement, never inside a loop."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _label(device: torch.device) -> Literal["GPU", "CPU"]:
+    return "GPU" if device.type == "cuda" else "CPU"
+
+
+@cache
+def _cpu_flags() -> frozenset[str]:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return frozenset()
+    for line in text.splitlines():
+        if line.startswith(("flags", "Features")):
+            return frozenset(line.partition(":")[2].split())
+    return frozenset()

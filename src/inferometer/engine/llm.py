@@ -1,0 +1,230 @@
+"""The offline interface: a model, loaded, that generates and encodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Self
+
+import torch
+
+from inferometer.engine.device import resolve_device, resolve_dtype
+from inferometer.engine.engine import Engine
+from inferometer.engine.memory import kv_budget
+from inferometer.engine.pooling import Pooling, pool, read_pooling
+from inferometer.engine.sampler import check
+from inferometer.engine.text_stream import TextStream
+from inferometer.errors import UserError
+from inferometer.model.description import describe
+from inferometer.model.families import family
+from inferometer.nn.batch import prompt_batch
+from inferometer.nn.load import load, open_source
+from inferometer.nn.transformer import Transformer
+from inferometer.schedule.completion import Completion, StreamedToken
+from inferometer.schedule.request import Request, request_seed
+from inferometer.schedule.sampling import SamplingParams
+from inferometer.text.load import load_tokenizer
+
+if TYPE_CHECKING:
+    import numpy
+
+Prompts = str | Sequence[str] | Sequence[Sequence[int]]
+
+# The most tokens of one sweep over prompts: enough to fill a large GPU's matrix units, few enough that activations stay small.
+PREFILL_TOKENS = 8192
+
+
+class LLM:
+    """A transformer on a device, ready to generate (decoders) or encode (encoders).
+
+    model: a local folder or .gguf file, a preset or Hub id; None for the embedded model.
+    weights: "auto" reads the checkpoint, "dummy" makes seeded random ones on the device.
+    tokenizer: a folder, file or "byte"; None for the model's own ("byte" with dummy weights).
+    gpu_memory: GiB that weights, cache and activations may take together on the GPU (on the CPU: the cache); None for
+    memory_fraction of the device. seed: of dummy weights and of requests that bring none.
+    Raises UserError, one line, for whatever cannot be found, read or run.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        *,
+        dtype: str = "auto",
+        device: str = "auto",
+        weights: Literal["auto", "dummy"] = "auto",
+        tokenizer: str | Path | None = None,
+        gpu_memory: float | None = None,
+        memory_fraction: float = 0.9,
+        seed: int = 0,
+    ) -> None:
+        self.description = describe(None if model is None else str(model))
+        self.device = resolve_device(device)
+        resolve_dtype(dtype, self.device, None)  # a wrong --dtype is told before any file is opened
+        with closing(open_source(self.description, weights=weights, seed=seed)) as source:
+            kind = family(self.description.spec.family)
+            self.spec = kind.adapt(self.description.spec, source.tensors())
+            self.dtype = resolve_dtype(dtype, self.device, source.dtype)
+            self.model = Transformer(self.spec, self.device, self.dtype)
+            load(self.model, source, kind)
+        if tokenizer is None and weights == "dummy":
+            tokenizer = "byte"
+        self.tokenizer = load_tokenizer(self.description.path if tokenizer is None else tokenizer)
+        self.seed = seed
+        self._gpu_memory, self._memory_fraction = gpu_memory, memory_fraction
+        self._engine: Engine | None = None
+        self._requests = 0
+
+    @property
+    def engine(self) -> Engine:
+        """The loop under `generate`, for callers that drive it step by step. Raises UserError for an encoder."""
+        if self.spec.encoder:
+            raise UserError(f"{self.spec.name} is an encoder: it embeds text and does not generate; use a decoder model")
+        if self._engine is None:
+            budget = kv_budget(
+                self.spec,
+                self.device,
+                self.dtype,
+                tokens=PREFILL_TOKENS,
+                fraction=self._memory_fraction,
+                limit_bytes=None if self._gpu_memory is None else int(self._gpu_memory * 2**30),
+            )
+            self._engine = Engine(self.model, kv_bytes=budget, prefill_tokens=PREFILL_TOKENS)
+        return self._engine
+
+    @property
+    def context_limit(self) -> int | None:
+        """Most tokens of one sequence: the positions the model has, or its sliding window if that is shorter."""
+        limits = [limit for limit in (self.spec.context_limit, self.spec.sliding_window) if limit is not None]
+        return min(limits, default=None)
+
+    def generate(self, prompts: Prompts, params: SamplingParams | Sequence[SamplingParams] = SamplingParams()) -> list[Completion]:
+        """Continues every prompt; one completion a prompt, in order.
+
+        prompts: a text, texts, or lists of token ids. params: for all, or one a prompt. Raises UserError for an impossible request.
+        """
+        completions: dict[int, Completion] = {}
+        for token in self.stream(prompts, params):
+            if token.completion is not None:
+                completions[token.prompt] = token.completion
+        return [completions[index] for index in sorted(completions)]
+
+    def stream(self, prompts: Prompts, params: SamplingParams | Sequence[SamplingParams] = SamplingParams()) -> Iterator[StreamedToken]:
+        """As `generate`, but yields each token as it comes. Closing the iterator early drops what is unfinished.
+
+        The request is checked at once, before the first token is asked for.
+        """
+        requests = self._build(prompts, params)
+        for request in requests:
+            self.engine.add(request)
+        return self._run(requests)
+
+    def encode(self, texts: str | Sequence[str] | Sequence[Sequence[int]], *, pooling: Pooling | None = None) -> numpy.ndarray:
+        """float32 (texts, hidden): one vector a text, from an encoder.
+
+        The pooling is the one the model's folder declares unless given. Texts longer than the model's limit are cut there, as
+        is usual for embeddings. Raises UserError for a decoder or an empty list of tokens.
+        """
+        if not self.spec.encoder:
+            raise UserError(f"{self.spec.name} is a decoder: it generates and does not encode; use an encoder such as all-minilm-l6-v2")
+        how = pooling or read_pooling(self._folder, has_pooler=self.spec.pooler)
+        limits = [limit for limit in (how.max_tokens, self.context_limit) if limit is not None]
+        rows = [self._cut(ids, min(limits, default=len(ids))) for ids in self._token_ids(texts)]
+        out = torch.empty(len(rows), self.spec.hidden)
+        order = sorted(range(len(rows)), key=lambda i: len(rows[i]))  # equal lengths side by side share one attention call
+        with torch.inference_mode():
+            for start in range(0, len(order), 32):
+                part = order[start : start + 32]
+                batch = prompt_batch([rows[i] for i in part], self.device)
+                out[part] = pool(self.model, self.model.sweep(batch), batch, how).cpu()
+        return out.numpy()
+
+    def close(self) -> None:
+        """Drops all requests and frees the cache."""
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _run(self, requests: list[Request]) -> Iterator[StreamedToken]:
+        streams = {request.id: TextStream(request, place, self.tokenizer) for place, request in enumerate(requests)}
+        try:
+            while streams:
+                for emission in self.engine.step():
+                    stream = streams.get(emission.request_id)
+                    if stream is None:
+                        continue  # of another call's iterator, abandoned half-way
+                    token = stream.push(emission)
+                    if token.completion is not None:
+                        del streams[emission.request_id]
+                        self.engine.abort(emission.request_id)
+                    yield token
+        finally:
+            for request_id in streams:
+                self.engine.abort(request_id)
+
+    def _build(self, prompts: Prompts, params: SamplingParams | Sequence[SamplingParams]) -> list[Request]:
+        rows = self._token_ids(prompts)
+        wanted = [params] * len(rows) if isinstance(params, SamplingParams) else list(params)
+        if len(wanted) != len(rows):
+            raise UserError(f"{len(rows)} prompts but {len(wanted)} sampling parameters; give one for all or one a prompt")
+        eos = () if self.tokenizer is None else self.tokenizer.eos_token_ids
+        requests = []
+        for ids, own in zip(rows, wanted, strict=True):
+            check(own, self.spec.vocabulary)
+            if own.stop and self.tokenizer is None:
+                raise UserError(f"{self.spec.name} has no tokenizer, so stop strings cannot be matched; use stop_token_ids or --tokenizer")
+            kept = ids if own.truncate is None else ids[-own.truncate :]
+            self._require_room(len(kept), own.max_new_tokens)
+            seed = request_seed(self.seed, self._requests + len(requests)) if own.seed is None else own.seed
+            requests.append(Request(self._requests + len(requests), tuple(kept), own, seed, self.description.eos_token_ids or eos))
+        self._requests += len(requests)
+        return requests
+
+    def _require_room(self, prompt: int, new: int) -> None:
+        limit = self.context_limit
+        if limit is not None and prompt + new > limit:
+            what = "positions" if limit == self.spec.context_limit else "tokens of its sliding window"
+            raise UserError(
+                f"{prompt} prompt tokens and {new} new ones are more than the {limit} {what} of {self.spec.name}; "
+                "shorten the prompt or lower --max-new-tokens"
+            )
+
+    def _token_ids(self, prompts: Prompts) -> list[list[int]]:
+        if isinstance(prompts, str):
+            prompts = [prompts]
+        rows = []
+        for prompt in prompts:
+            if isinstance(prompt, int):
+                raise UserError("prompts are texts or lists of token ids; wrap a single prompt's ids in a list")
+            if isinstance(prompt, str):
+                if self.tokenizer is None:
+                    raise UserError(f"{self.spec.name} has no tokenizer; give token ids, or a tokenizer with --tokenizer PATH|byte")
+                ids = self.tokenizer.encode(prompt)
+            else:
+                ids = [int(token) for token in prompt]
+            if not ids:
+                raise UserError("a prompt has no tokens; give at least one")
+            wrong = next((token for token in ids if not 0 <= token < self.spec.vocabulary), None)
+            if wrong is not None:
+                raise UserError(f"token id {wrong} is outside the vocabulary of {self.spec.name}, 0 to {self.spec.vocabulary - 1}")
+            rows.append(ids)
+        return rows
+
+    def _cut(self, ids: list[int], length: int) -> list[int]:
+        """The first `length` tokens; a closing special token ([SEP]) stays the last one, as in training."""
+        if len(ids) <= length:
+            return ids
+        closing = self.tokenizer is not None and self.tokenizer.is_special(ids[-1])
+        return [*ids[: length - 1], ids[-1]] if closing else ids[:length]
+
+    @property
+    def _folder(self) -> Path | None:
+        path = self.description.path
+        return path if path is not None and path.is_dir() else None
