@@ -1,0 +1,26 @@
+"""A model's spec from its config.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from inferometer.errors import ModelError
+from inferometer.model.families import family_for
+from inferometer.model.families.options import shown
+from inferometer.model.spec import ModelSpec
+
+
+def read_spec(config: Mapping[str, Any], name: str) -> ModelSpec:
+    """The spec of the model that a Hugging Face style configuration describes; `name` is how the model is called in messages.
+
+    Raises ModelError, one line, for an unknown architecture, a malformed value, or an option that would change the result
+    and is not run.
+    """
+    if not isinstance(config, Mapping):
+        raise ModelError(f"{name}: the configuration must be an object, not {shown(config)}")
+    try:
+        family = family_for(config)
+    except ModelError as error:
+        raise ModelError(f"{name}: {error}") from None
+    return family.read(config, name)
