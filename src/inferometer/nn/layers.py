@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from inferometer.model.spec import Activation, ModelSpec
 from inferometer.nn.attention import Sweep, attend
+from inferometer.nn.linear import Linear
 from inferometer.nn.rotary import rotate
 
 
@@ -61,19 +62,6 @@ class Norm(nn.Module):
         if self.kind == "rms":
             return functional.rms_norm(x, self.shape, self.weight, self.epsilon)
         return functional.layer_norm(x, self.shape, self.weight, self.bias, self.epsilon)
-
-
-class Linear(nn.Module):
-    """A linear map whose weight is (outputs, inputs); left uninitialised for the loader."""
-
-    def __init__(self, inputs: int, outputs: int, *, bias: bool) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(outputs, inputs), requires_grad=False)
-        self.bias = nn.Parameter(torch.empty(outputs), requires_grad=False) if bias else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(tokens, inputs) -> (tokens, outputs)."""
-        return functional.linear(x, self.weight, self.bias)
 
 
 class Attention(nn.Module):

@@ -1,0 +1,134 @@
+"""Opens a model's weights and fills a transformer with them, piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import torch
+from torch import Tensor, nn
+
+from inferometer.errors import ModelError, UserError
+from inferometer.model.checkpoint import Family, Piece
+from inferometer.model.description import ModelDescription, with_weights
+from inferometer.model.families import family as family_named
+from inferometer.model.spec import ModelSpec
+from inferometer.nn.dummy import DummySource
+from inferometer.nn.gguf import GgufSource
+from inferometer.nn.layouts import rows_of, to_parameter
+from inferometer.nn.names import resolve
+from inferometer.nn.safetensors import SafetensorsSource
+from inferometer.nn.source import CheckpointSource
+from inferometer.nn.torch_bin import TorchBinSource
+
+if TYPE_CHECKING:
+    from inferometer.nn.transformer import Transformer
+
+_CANDIDATES: Final = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+_DTYPES: Final[Mapping[str, torch.dtype]] = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def open_source(description: ModelDescription, *, weights: str = "auto", seed: int = 0) -> CheckpointSource:
+    """The weights of a described model: `weights` is "auto" (its files, looked for if need be) or "dummy" (random, from `seed`).
+
+    Raises UserError for another value; ModelError where the weights cannot be had or are damaged.
+    """
+    if weights == "dummy":
+        stored = description.config.get("dtype") or description.config.get("torch_dtype")
+        dtype = _DTYPES.get(str(stored).removeprefix("torch."))
+        return DummySource(description.spec, family_named(description.spec.family), seed=seed, dtype=dtype)
+    if weights != "auto":
+        raise UserError(f"--weights must be auto or dummy, not {weights!r}")
+    path = with_weights(description).path
+    if path is None:
+        raise ModelError(f"{description.name}: no weights are here; pass a folder with them as MODEL, or --weights dummy")
+    return open_checkpoint(path)
+
+
+def open_checkpoint(path: Path) -> CheckpointSource:
+    """The weights in a folder (its preferred file: safetensors before PyTorch's) or in one file, by its suffix.
+
+    Raises ModelError, naming the path, where there are none or they are damaged.
+    """
+    if path.is_dir():
+        path = _file_in(path)
+    if not path.is_file():
+        raise ModelError(f"{path}: no such file")
+    if path.suffix == ".gguf":
+        return GgufSource(path)
+    if path.name.endswith((".safetensors", ".safetensors.index.json")):
+        return SafetensorsSource(path)
+    if path.name.endswith((".bin", ".bin.index.json", ".pt", ".pth")):
+        return TorchBinSource(path)
+    raise ModelError(f"{path}: not a weight file; the kinds are .safetensors, .bin and .gguf")
+
+
+def _file_in(folder: Path) -> Path:
+    for name in _CANDIDATES:
+        if (folder / name).is_file():
+            return folder / name
+    for pattern in ("*.safetensors", "*.gguf"):
+        others = sorted(folder.glob(pattern))
+        if len(others) == 1:
+            return others[0]
+        if others:
+            raise ModelError(f"{folder}: holds {len(others)} {pattern} files and no index of them; pass one file or add the index")
+    raise ModelError(f"{folder}: no weights ({', '.join(_CANDIDATES)}); fetch them, or pass --weights dummy")
+
+
+def load(model: Transformer, source: CheckpointSource, family: Family, *, device: torch.device | str = "cpu") -> None:
+    """Fills every parameter of `model` from `source`, in the model's dtype.
+
+    Parameters on the meta device are created on `device`; the others stay where they are. Raises ModelError, naming tensors and
+    file, where the two do not match (before anything is read), a tensor cannot be read, or a norm's weight is not finite.
+    """
+    for name, parameter in list(model.named_parameters()):
+        if parameter.is_meta:
+            owner, _, attribute = name.rpartition(".")
+            created = nn.Parameter(torch.empty_like(parameter, device=device), requires_grad=False)
+            setattr(model.get_submodule(owner), attribute, created)
+    fill(dict(model.named_parameters()), model.spec, source, family)
+
+
+@torch.no_grad()
+def fill(targets: Mapping[str, Tensor], spec: ModelSpec, source: CheckpointSource, family: Family) -> None:
+    """Fills tensors, by parameter name, from `source`; `targets` may be some of the parameters only, each with its full shape.
+
+    Beside them one checkpoint tensor exists at a time. Raises ModelError as `load` does.
+    """
+    names = resolve(spec, source, family)
+    # By file, as a source may keep only one open; the sort keeps the order within a file.
+    jobs = sorted(_jobs(targets, spec, family), key=lambda job: source.where(names[job.piece.tensor]))
+    finite: list[tuple[_Job, Tensor]] = []
+    for job in jobs:
+        rows = job.rows
+        rows.copy_(to_parameter(source.read(names[job.piece.tensor], rows.device, rows.dtype), job.piece, spec))
+        if job.parameter.endswith("norm.weight"):
+            finite.append((job, rows.isfinite().all()))
+    # Norms alone: few numbers, yet where a file is garbage or the dtype too narrow they show it. Looked at last: one wait, not many.
+    bad = [job for job, good in finite if not good]
+    if bad:
+        name, dtype = names[bad[0].piece.tensor], str(bad[0].rows.dtype).removeprefix("torch.")
+        more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+        raise ModelError(f"{source.where(name)}: the tensor {name}{more} holds numbers that are not finite in {dtype}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One piece and the rows of the parameter that it fills."""
+
+    parameter: str
+    rows: Tensor
+    piece: Piece
+
+
+def _jobs(targets: Mapping[str, Tensor], spec: ModelSpec, family: Family) -> Iterator[_Job]:
+    pieces = family.pieces(spec)
+    for parameter, target in targets.items():
+        row = 0
+        for piece in pieces[parameter]:
+            yield _Job(parameter, target[row : row + rows_of(piece)], piece)
+            row += rows_of(piece)
+        assert row == target.shape[0], f"the pieces of {parameter} fill {row} of {target.shape[0]} rows"

@@ -1,0 +1,79 @@
+"""Checkpoints in safetensors files, one or a sharded index, read through a memory map."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from inferometer.errors import ModelError
+from inferometer.nn.shards import check_index, read_index
+from inferometer.nn.source import prevailing_dtype
+
+_DTYPES: Final[Mapping[str, torch.dtype]] = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+}
+
+
+class SafetensorsSource:
+    """The tensors of a `*.safetensors` file, or of the shards that a `*.safetensors.index.json` lists.
+
+    Only headers are read at construction. The files stay mapped: pages come in as tensors are read and are the system's to drop.
+    Raises ModelError for a damaged header, missing data, a missing shard, or a shard without a tensor that the index lists.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        listed = read_index(path) if path.name.endswith(".index.json") else {}
+        self._open: dict[Path, Any] = {}
+        self._files: dict[str, Path] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._kinds: dict[str, str] = {}
+        for file in dict.fromkeys(listed.values()) if listed else [path]:
+            handle = self._open[file] = _open(file)
+            for name in handle.keys():  # noqa: SIM118 (not a mapping)
+                # Tied weights may be in two shards; the index then says which one counts.
+                if listed.get(name, file) == file:
+                    part = handle.get_slice(name)
+                    self._files[name], self._shapes[name], self._kinds[name] = file, tuple(part.get_shape()), part.get_dtype()
+        check_index(path, listed, self._files)
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        return prevailing_dtype((_DTYPES[kind], self._shapes[name]) for name, kind in self._kinds.items() if kind in _DTYPES)
+
+    def tensors(self) -> Mapping[str, tuple[int, ...]]:
+        return self._shapes
+
+    def read(self, name: str, device: torch.device | str, dtype: torch.dtype) -> Tensor:
+        from safetensors import SafetensorError
+
+        file, kind = self._files[name], self._kinds[name]
+        if kind not in _DTYPES:
+            raise ModelError(f"{file}: the tensor {name} is stored as {kind}, which is not supported, only {', '.join(_DTYPES)}")
+        try:
+            tensor: Tensor = self._open[file].get_tensor(name)
+        except (SafetensorError, OSError, RuntimeError, ValueError) as error:
+            raise ModelError(f"{file}: the tensor {name} cannot be read: {' '.join(str(error).split())}") from None
+        return tensor.to(device=device, dtype=dtype)
+
+    def where(self, name: str) -> str:
+        return str(self._files.get(name, self._path))
+
+    def close(self) -> None:
+        self._open.clear()
+
+
+def _open(file: Path) -> Any:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        return safe_open(file, framework="pt", device="cpu")
+    except (SafetensorError, OSError, RuntimeError, ValueError) as error:
+        raise ModelError(f"{file}: not a whole safetensors file: {' '.join(str(error).split())}") from None

@@ -1,0 +1,1 @@
+"""Its folder is where tests of every floor find what they share (gguf_models)."""
