@@ -1,0 +1,1 @@
+"""Text in, text out: tokenizers, incremental detokenisation, stop strings, chat templates. Nothing here needs torch."""

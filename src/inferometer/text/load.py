@@ -1,0 +1,39 @@
+"""Finds the tokenizer of a model: a folder's files, a GGUF file's metadata, or the byte tokenizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from inferometer.errors import UserError
+from inferometer.text.bytes import ByteTokenizer
+from inferometer.text.folder import folder_tokenizer
+from inferometer.text.tokenizer import Tokenizer
+
+BYTE: Final = "byte"
+"""The name of the byte tokenizer, where a path is expected."""
+
+
+def load_tokenizer(path: Path | str | None) -> Tokenizer | None:
+    """The tokenizer at `path`: a folder, a tokenizer.json, a .gguf file, or "byte".
+
+    None where `path` is None or a folder without tokenizer files: such a model runs on token ids alone. Where a folder has
+    several formats, tokenizer.json comes before vocab.json with merges.txt, and that before vocab.txt.
+    Raises UserError, naming the file and the remedy, for a file that is damaged or of a kind that cannot be read exactly.
+    """
+    if path is None:
+        return None
+    if str(path) == BYTE:
+        return ByteTokenizer()
+    path = Path(path)
+    if path.is_dir():
+        return folder_tokenizer(path)
+    if not path.exists():
+        raise UserError(f"no tokenizer at {path}: give a folder, a tokenizer.json, a .gguf file, or {BYTE!r} with --tokenizer")
+    if path.suffix == ".gguf":
+        from inferometer.text.gguf import gguf_tokenizer
+
+        return gguf_tokenizer(path)
+    if path.name == "tokenizer.json":
+        return folder_tokenizer(path.parent)
+    raise UserError(f"{path} is no tokenizer: give a folder, a tokenizer.json, a .gguf file, or {BYTE!r} with --tokenizer")
