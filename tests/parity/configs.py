@@ -76,8 +76,7 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-dynamic": ("llama", LLAMA | {"max_position_embeddings": 24} | _rope("dynamic", factor=2.0)),
     "llama-llama3": (
         "llama",
-        LLAMA
-        | _rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32),
+        LLAMA | _rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32),
     ),
     "llama-yarn": ("llama", LLAMA | _rope("yarn", factor=4.0, original_max_position_embeddings=40)),
     "llama-yarn-mscale": (

@@ -66,8 +66,12 @@ class Engine:
 
     def add(self, request: Request) -> None:
         """Queues a request. Raises CacheTooSmallError for one that could never run."""
-        self._require(1, request.tokens)
+        self.check(request)
         self._waiting.append(request)
+
+    def check(self, request: Request) -> None:
+        """Raises CacheTooSmallError for a request that could never run, however long it waited."""
+        self._require(1, request.tokens)
 
     def reserve(self, sequences: int, tokens: int) -> None:
         """Makes room for `sequences` of `tokens` each to run together. Raises CacheTooSmallError; drops whatever is running."""
@@ -198,6 +202,7 @@ class Engine:
         self.cache = None  # before the new one is taken, so that the two never stand side by side
         self.cache = KVCache(self.model.spec, slots, length, self.model.device, self.model.dtype)
 
+    @torch.inference_mode()
     def _keep(self, rows: list[int]) -> None:
         """Shrinks the batch to `rows`. The last sequences move into the slots that came free, so that few are copied."""
         if len(rows) == len(self._running):

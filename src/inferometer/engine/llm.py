@@ -12,12 +12,12 @@ import torch
 
 from inferometer.engine.device import resolve_device, resolve_dtype
 from inferometer.engine.engine import Engine
-from inferometer.engine.memory import kv_budget
+from inferometer.engine.memory import kv_budget, packing_fits
 from inferometer.engine.pooling import Pooling, pool, read_pooling
 from inferometer.engine.sampler import check
 from inferometer.engine.text_stream import TextStream
 from inferometer.errors import UserError
-from inferometer.model.description import describe
+from inferometer.model.description import describe, with_weights
 from inferometer.model.families import family
 from inferometer.nn.batch import prompt_batch
 from inferometer.nn.load import load, open_source
@@ -59,15 +59,18 @@ class LLM:
         memory_fraction: float = 0.9,
         seed: int = 0,
     ) -> None:
-        self.description = describe(None if model is None else str(model))
         self.device = resolve_device(device)
         resolve_dtype(dtype, self.device, None)  # a wrong --dtype is told before any file is opened
+        described = describe(None if model is None else str(model), config_only=weights == "dummy")
+        self.description = described if weights == "dummy" else with_weights(described)
         with closing(open_source(self.description, weights=weights, seed=seed)) as source:
             kind = family(self.description.spec.family)
             self.spec = kind.adapt(self.description.spec, source.tensors())
             self.dtype = resolve_dtype(dtype, self.device, source.dtype)
             self.model = Transformer(self.spec, self.device, self.dtype)
             load(self.model, source, kind)
+        if self.device.type == "cpu" and packing_fits(self.model):
+            self.model.pack()
         if tokenizer is None and weights == "dummy":
             tokenizer = "byte"
         self.tokenizer = load_tokenizer(self.description.path if tokenizer is None else tokenizer)
@@ -117,7 +120,7 @@ class LLM:
         """
         requests = self._build(prompts, params)
         for request in requests:
-            self.engine.add(request)
+            self.engine.check(request)
         return self._run(requests)
 
     def encode(self, texts: str | Sequence[str] | Sequence[Sequence[int]], *, pooling: Pooling | None = None) -> numpy.ndarray:
@@ -155,6 +158,8 @@ class LLM:
     def _run(self, requests: list[Request]) -> Iterator[StreamedToken]:
         streams = {request.id: TextStream(request, place, self.tokenizer) for place, request in enumerate(requests)}
         try:
+            for request in requests:
+                self.engine.add(request)
             while streams:
                 for emission in self.engine.step():
                     stream = streams.get(emission.request_id)
@@ -175,7 +180,7 @@ class LLM:
         if len(wanted) != len(rows):
             raise UserError(f"{len(rows)} prompts but {len(wanted)} sampling parameters; give one for all or one a prompt")
         eos = () if self.tokenizer is None else self.tokenizer.eos_token_ids
-        requests = []
+        requests: list[Request] = []
         for ids, own in zip(rows, wanted, strict=True):
             check(own, self.spec.vocabulary)
             if own.stop and self.tokenizer is None:

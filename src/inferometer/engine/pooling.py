@@ -10,7 +10,6 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from inferometer.errors import ModelError
 from inferometer.nn.batch import RaggedBatch
@@ -73,11 +72,13 @@ def read_pooling(path: Path | None, *, has_pooler: bool) -> Pooling:
 def pool(model: Transformer, hidden: Tensor, batch: RaggedBatch, pooling: Pooling) -> Tensor:
     """float32 (sequences, hidden) from hidden states (tokens, hidden) of whole sequences."""
     if pooling.mode == "pooler":
-        vectors = model.pooled(hidden, batch).float()
+        vectors: Tensor = model.pooled(hidden, batch).float()
     else:
         texts = torch.split(hidden.float(), list(batch.query_lengths))
         vectors = torch.stack([_REDUCTIONS[pooling.mode](text) for text in texts])
-    return functional.normalize(vectors, dim=1) if pooling.normalise else vectors
+    if pooling.normalise:
+        vectors = vectors / vectors.norm(dim=1, keepdim=True).clamp(min=1e-12)
+    return vectors
 
 
 def _first(text: Tensor) -> Tensor:

@@ -1,0 +1,58 @@
+"""Filters on scores: each takes float32 scores [rows, vocabulary] and one parameter a row, [rows, 1].
+
+What a filter takes out becomes -inf; the rest keeps its score. The best token of a row always stays (under typical-p: the most
+typical). Semantics are those of transformers' warpers of the same names; where they leave open which of equal scores goes
+(top-p, at the edge), the higher token id does. No filter looks across rows or waits for the device.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from inferometer.engine.mass import fixed, floating
+
+_LOWEST = torch.finfo(torch.float32).min
+
+
+def temperature(scores: Tensor, temperatures: Tensor, tempered: Tensor) -> Tensor:
+    """Divides the distance to the row's best score: any temperature leaves the best at a finite score.
+
+    The shift changes no probability. tempered: float32 [rows, 1], 1 where a temperature applies; rows with 0 there and
+    temperature 1 come back bit by bit.
+    """
+    best = scores.amax(dim=-1, keepdim=True).clamp_(min=_LOWEST)
+    return (scores - best * tempered) / temperatures
+
+
+def top_k(scores: Tensor, k: Tensor, largest: int) -> Tensor:
+    """Keeps the k best and whatever equals the k-th. k: int64 in 1..vocabulary; largest: the greatest of them, known to the host."""
+    best = scores.topk(largest, dim=-1).values
+    return scores.masked_fill(scores < best.gather(-1, k - 1), -math.inf)
+
+
+def top_p(scores: Tensor, tail: Tensor) -> Tensor:
+    """Takes out the least likely tokens that together have at most `tail` = 1 - top_p of the probability; tail is float32."""
+    values, ids = scores.sort(dim=-1, descending=True, stable=True)
+    values, ids = values.flip(-1), ids.flip(-1)
+    mass = floating(fixed(values.softmax(dim=-1)).cumsum(dim=-1)).to(torch.float32)
+    out = mass <= tail
+    out[:, -1] = False
+    return scores.masked_fill(torch.zeros_like(out).scatter_(-1, ids, out), -math.inf)
+
+
+def typical_p(scores: Tensor, mass: Tensor) -> Tensor:
+    """Keeps the tokens whose surprise is closest to the entropy, up to probability `mass`, and whatever is as close as the last.
+
+    Locally typical sampling (Meister et al., 2023).
+    """
+    logprobs = scores.log_softmax(dim=-1)
+    entropy = floating(fixed(-(logprobs * logprobs.exp())).sum(dim=-1, keepdim=True)).to(torch.float32)
+    distance = (-logprobs - entropy).abs()
+    ordered, ids = distance.sort(dim=-1, stable=True)
+    reached = floating(fixed(scores.gather(-1, ids).softmax(dim=-1)).cumsum(dim=-1)).to(torch.float32)
+    last = (reached < mass).sum(dim=-1, keepdim=True).clamp_(max=scores.shape[-1] - 1)
+    out = ordered > ordered.gather(-1, last)
+    return scores.masked_fill(torch.zeros_like(out).scatter_(-1, ids, out), -math.inf)

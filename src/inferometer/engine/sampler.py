@@ -1,0 +1,160 @@
+"""The sampler: logits in, chosen tokens out, every row by its own parameters.
+
+What a row gets does not depend on the rows beside it: the filters work row by row, and the random number of a token depends on the
+row's seed and the token's place in the continuation alone. Between changes of the batch nothing waits for the device (but for
+watermarks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from inferometer.engine.choice import draw, likeliest
+from inferometer.engine.history import History
+from inferometer.engine.sampling_plan import SamplingPlan, plan
+from inferometer.engine.sampling_row import SamplingRow
+from inferometer.engine.watermark import DEFAULT_WATERMARK, Watermark
+from inferometer.schedule.sampling import check
+
+__all__ = ["Sampled", "SamplingBatch", "SamplingRow", "check", "sample"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One step's tokens, on the device.
+
+    token_ids: int64 [rows]. logprobs: float32 [rows], log-softmax of the processed scores (all penalties and, where the row
+    samples, filters) at the token. top_ids, top_logprobs: [rows, most tokens that a row asked for], best first, under the same
+    scores; None if nobody asked. top_counts: how many each row asked for.
+    """
+
+    token_ids: Tensor
+    logprobs: Tensor
+    top_ids: Tensor | None
+    top_logprobs: Tensor | None
+    top_counts: tuple[int, ...]
+
+    def tops(self) -> list[tuple[tuple[int, float], ...]]:
+        """The likeliest (token, log-probability) pairs of each row, as many as it asked for. Waits for the device."""
+        if self.top_ids is None or self.top_logprobs is None:
+            return [()] * len(self.top_counts)
+        rows = zip(self.top_ids.tolist(), self.top_logprobs.tolist(), self.top_counts, strict=True)
+        return [tuple(zip(ids[:count], logprobs[:count], strict=True)) for ids, logprobs, count in rows]
+
+
+class SamplingBatch:
+    """The sampling side of a batch of sequences: their parameters and what must be remembered of their tokens.
+
+    Every step: `sample(logits, batch)`, then `batch.update(token_ids)`. Sequences leave with `select` and enter with `extend`.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[SamplingRow],
+        generated: Sequence[int],
+        history: History,
+        vocabulary: int,
+        device: torch.device,
+        watermark: Watermark,
+    ) -> None:
+        self.vocabulary = vocabulary
+        self.device = device
+        self._rows = list(rows)
+        self._generated = list(generated)
+        self._history = history
+        self._watermark = watermark
+        self._plan: SamplingPlan | None = None
+        self._steps = 0
+
+    @classmethod
+    def build(
+        cls, rows: Sequence[SamplingRow], vocabulary: int, device: torch.device, watermark: Watermark = DEFAULT_WATERMARK
+    ) -> SamplingBatch:
+        """A batch of `rows`. Raises UserError for a parameter that names a token outside the vocabulary."""
+        for row in rows:
+            check(row.params, vocabulary)
+        generated = [len(row.generated_token_ids) for row in rows]
+        return cls(rows, generated, History.build(rows, vocabulary, device), vocabulary, device, watermark)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def generated(self) -> tuple[int, ...]:
+        """Tokens that each row has generated: the position of its next random number."""
+        return tuple(self._generated)
+
+    def plan(self) -> SamplingPlan:
+        """The work of the coming step. Made anew after the batch has changed, or when the old plan has run out."""
+        if self._plan is None:
+            self._plan = plan(self._rows, self._generated, self._history, self.vocabulary, self.device, self._watermark)
+            self._steps = 0
+        return self._plan
+
+    def update(self, token_ids: Tensor) -> None:
+        """Takes in the tokens of a step, int64 [rows], on the batch's device."""
+        self._history.update(token_ids)
+        self._generated = [count + 1 for count in self._generated]
+        self._steps += 1
+        if self._plan is None:
+            return
+        if self._plan.lasts is not None and self._steps >= self._plan.lasts:
+            self._plan = None
+        elif self._plan.step is not None:
+            self._plan.step.add_(1)
+
+    def select(self, rows: Sequence[int]) -> SamplingBatch:
+        """The batch of the rows at these places, in this order.
+
+        Raises ValueError for a place named twice, IndexError for one that is not there.
+        """
+        if len(set(rows)) != len(rows):
+            raise ValueError(f"a row can be selected only once: {list(rows)}")
+        if rows and not 0 <= min(rows) <= max(rows) < len(self):
+            raise IndexError(f"rows {list(rows)} of a batch of {len(self)}")
+        kept = [self._rows[i] for i in rows]
+        index = torch.tensor(rows, dtype=torch.int64, device=self.device)
+        history = self._history.select(index, kept)
+        return SamplingBatch(kept, [self._generated[i] for i in rows], history, self.vocabulary, self.device, self._watermark)
+
+    def extend(self, other: SamplingBatch) -> None:
+        """Appends the rows of `other`, a batch for the same vocabulary and device."""
+        if (other.vocabulary, other.device, other._watermark) != (self.vocabulary, self.device, self._watermark):
+            raise ValueError("batches of different models cannot be joined")
+        self._history = self._history.extend(other._history, len(self), len(other))
+        self._rows += other._rows
+        self._generated += other._generated
+        self._plan = None
+
+
+def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
+    """Chooses a token for every row. logits: [rows, vocabulary] of any floating type, left as they are; worked on in float32.
+
+    A greedy row takes the best score, the lowest id among equals; another draws. A NaN logit counts as -inf, +inf as the largest
+    float32. A row without any finite score gives token 0 with log-probability -inf.
+    """
+    if logits.shape != (len(batch), batch.vocabulary):
+        raise ValueError(f"logits of shape {tuple(logits.shape)} for {len(batch)} rows and {batch.vocabulary} tokens")
+    work = batch.plan()
+    scores = work.scores(logits)
+    logprobs = scores.log_softmax(dim=-1)
+    if work.sampled is None:
+        token_ids = scores.argmax(dim=-1)
+    else:
+        drawn = draw(work.sampled.take(logprobs), work.draws())
+        token_ids = drawn if work.everyone_samples else work.sampled.put(scores.argmax(dim=-1), drawn)
+    chosen = _sound(logprobs.gather(-1, token_ids[:, None]).squeeze(-1))
+    count = max(work.top_counts, default=0)
+    if not count:
+        return Sampled(token_ids, chosen, None, None, work.top_counts)
+    top_ids, top_logprobs = likeliest(_sound(logprobs), count)
+    return Sampled(token_ids, chosen, top_ids, top_logprobs, work.top_counts)
+
+
+def _sound(logprobs: Tensor) -> Tensor:
+    """Log-softmax of a row without a finite score is NaN: its tokens have no probability, so -inf."""
+    return logprobs.nan_to_num(nan=-torch.inf, neginf=-torch.inf)

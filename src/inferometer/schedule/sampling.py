@@ -1,0 +1,167 @@
+"""How a continuation is chosen: the parameters of one request, checked when they are made."""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from numbers import Integral, Real
+from typing import Any
+
+from inferometer.errors import UserError
+
+SEEDS = 2**64
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How to continue one prompt.
+
+    The scores of the next token pass, in this order: watermark, repetition penalty (over prompt and continuation), frequency
+    and presence penalties (over the continuation), `logit_bias`, `min_new_tokens`; then, only if the request samples:
+    temperature, top-k, top-p, typical-p. `top_k=0`, `top_p=1` and `typical_p=1` are off.
+
+    max_new_tokens: most tokens to generate. min_new_tokens: no end token before so many; it bans the model's end tokens
+    (unless `ignore_eos`) and `stop_token_ids`. stop: texts that end the continuation; one string stands for a tuple of it.
+    seed: None lets the engine choose. logit_bias: token id -> what is added to its score. top_logprobs: how many of the
+    likeliest tokens to report beside each chosen one. truncate: keep only the last so many tokens of the prompt.
+
+    Raises UserError, one line with the field, its value and what is allowed. Whole numbers of other libraries are accepted and
+    kept as int, real numbers as float; a bool is neither.
+    """
+
+    max_new_tokens: int = 20
+    do_sample: bool = False
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    typical_p: float = 1.0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    # Left out of the hash, which a dict has none of; equality still compares it.
+    logit_bias: Mapping[int, float] | None = field(default=None, hash=False)
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    min_new_tokens: int = 0
+    prompt_logprobs: bool = False
+    top_logprobs: int = 0
+    watermark: bool = False
+    truncate: int | None = None
+
+    def __post_init__(self) -> None:
+        checked: dict[str, Any] = {
+            "max_new_tokens": _whole("max_new_tokens", self.max_new_tokens, minimum=1),
+            "temperature": _real("temperature", self.temperature, "a finite number of at least 0", lambda x: x >= 0),
+            "top_k": _whole("top_k", self.top_k, minimum=0),
+            "top_p": _share("top_p", self.top_p),
+            "typical_p": _share("typical_p", self.typical_p),
+            "repetition_penalty": _real("repetition_penalty", self.repetition_penalty, "a finite number above 0", lambda x: x > 0),
+            "frequency_penalty": _real("frequency_penalty", self.frequency_penalty, "a finite number"),
+            "presence_penalty": _real("presence_penalty", self.presence_penalty, "a finite number"),
+            "logit_bias": None if self.logit_bias is None else _bias(self.logit_bias),
+            "seed": None if self.seed is None else _whole("seed", self.seed, minimum=0, maximum=SEEDS - 1),
+            "stop": _stops(self.stop),
+            "stop_token_ids": _token_ids(self.stop_token_ids),
+            "min_new_tokens": _whole("min_new_tokens", self.min_new_tokens, minimum=0),
+            "top_logprobs": _whole("top_logprobs", self.top_logprobs, minimum=0),
+            "truncate": None if self.truncate is None else _whole("truncate", self.truncate, minimum=1),
+        }
+        for name in ("do_sample", "ignore_eos", "prompt_logprobs", "watermark"):
+            if not isinstance(getattr(self, name), bool):
+                raise _refusal(name, getattr(self, name), "True or False")
+        if checked["min_new_tokens"] > checked["max_new_tokens"]:
+            allowed = f"at most max_new_tokens ({_shown(checked['max_new_tokens'])})"
+            raise _refusal("min_new_tokens", self.min_new_tokens, allowed)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def samples(self) -> bool:
+        """Whether tokens are drawn at random: do_sample, a temperature other than 1 or a filter; never at temperature 0."""
+        if self.temperature == 0:
+            return False
+        filtered = self.top_k > 0 or self.top_p < 1 or self.typical_p < 1
+        return self.do_sample or self.temperature != 1 or filtered
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the best token is always taken; temperature and filters then play no part."""
+        return not self.samples
+
+
+def check(params: SamplingParams, vocabulary: int) -> None:
+    """Raises UserError if `params` name a token that a model of `vocabulary` tokens does not have."""
+    for name, ids in (("logit_bias", params.logit_bias or ()), ("stop_token_ids", params.stop_token_ids)):
+        for token_id in ids:
+            if token_id >= vocabulary:
+                raise UserError(f"{name} names token {_shown(token_id)}, but the model has tokens 0 to {vocabulary - 1}")
+
+
+def _whole(name: str, value: object, *, minimum: int, maximum: int | None = None) -> int:
+    allowed = f"a whole number of at least {minimum}" if maximum is None else f"a whole number from {minimum} to {maximum}"
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise _refusal(name, value, allowed)
+    number = int(value)
+    if number < minimum or (maximum is not None and number > maximum):
+        raise _refusal(name, value, allowed)
+    return number
+
+
+def _real(name: str, value: object, allowed: str, accepts: Callable[[float], bool] = math.isfinite) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise _refusal(name, value, allowed)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number) or not accepts(number):
+        raise _refusal(name, value, allowed)
+    return number
+
+
+def _share(name: str, value: object) -> float:
+    return _real(name, value, "a number above 0 and at most 1", lambda x: 0 < x <= 1)
+
+
+def _bias(value: object) -> dict[int, float]:
+    if not isinstance(value, Mapping):
+        raise _refusal("logit_bias", value, "a mapping from token ids to numbers")
+    return {
+        _whole("a token id of logit_bias", token_id, minimum=0): _real(f"logit_bias[{_shown(token_id)}]", bias, "a finite number")
+        for token_id, bias in value.items()
+    }
+
+
+def _stops(value: object) -> tuple[str, ...]:
+    stops = (value,) if isinstance(value, str) else _items("stop", value, "a string or a list of strings")
+    for i, stop in enumerate(stops):
+        if not isinstance(stop, str) or not stop:
+            raise _refusal(f"stop[{i}]", stop, "a string that is not empty")
+    return tuple(stops)
+
+
+def _token_ids(value: object) -> tuple[int, ...]:
+    ids = _items("stop_token_ids", value, "a list of token ids")
+    return tuple(_whole(f"stop_token_ids[{i}]", token_id, minimum=0) for i, token_id in enumerate(ids))
+
+
+def _items(name: str, value: object, allowed: str) -> tuple[Any, ...]:
+    if not isinstance(value, Iterable) or isinstance(value, str | bytes | Mapping):
+        raise _refusal(name, value, allowed)
+    return tuple(value)
+
+
+def _refusal(name: str, value: object, allowed: str) -> UserError:
+    return UserError(f"{name} must be {allowed}, not {_shown(value)}")
+
+
+def _shown(value: object) -> str:
+    """`value` on one short line."""
+    try:
+        return " ".join(reprlib.repr(value).split())
+    except ValueError:  # Python refuses to print a whole number of thousands of digits
+        return f"a huge {type(value).__name__}"

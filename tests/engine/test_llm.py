@@ -1,0 +1,247 @@
+"""The offline interface on a small dummy model: what a request gets, whatever its company."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from inferometer import LLM, SamplingParams
+from inferometer.engine.engine import CacheTooSmallError, Engine
+from inferometer.errors import UserError
+from inferometer.nn.batch import prompt_batch
+from inferometer.schedule.request import Request
+
+CONFIG = {
+    "model_type": "llama",
+    "vocab_size": 300,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 96,
+    "eos_token_id": 7,
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tiny")
+    (path / "config.json").write_text(json.dumps(CONFIG))
+    return path
+
+
+@pytest.fixture(scope="module")
+def llm(folder: Path) -> LLM:
+    return LLM(folder, dtype="float32", device="cpu", weights="dummy", seed=3, gpu_memory=0.25)
+
+
+def _prompts(count: int, longest: int = 40) -> list[list[int]]:
+    generator = random.Random(count)
+    return [[generator.randrange(300) for _ in range(generator.randint(1, longest))] for _ in range(count)]
+
+
+def _mixed_params(count: int) -> list[SamplingParams]:
+    kinds = [
+        SamplingParams(max_new_tokens=20, ignore_eos=True),
+        SamplingParams(max_new_tokens=9, do_sample=True, seed=5, ignore_eos=True),
+        SamplingParams(max_new_tokens=31, top_k=20, seed=6, temperature=3.0, ignore_eos=True),
+        SamplingParams(max_new_tokens=1, top_p=0.5, seed=7, ignore_eos=True),
+        SamplingParams(max_new_tokens=17, repetition_penalty=1.7, ignore_eos=True, top_logprobs=3, prompt_logprobs=True),
+    ]
+    return [kinds[i % len(kinds)] for i in range(count)]
+
+
+def test_a_request_gets_the_same_in_any_company(llm: LLM) -> None:
+    prompts, params = _prompts(23), _mixed_params(23)
+    together = llm.generate(prompts, params)
+    shuffled = list(range(23))
+    random.Random(1).shuffle(shuffled)
+    other = llm.generate([prompts[i] for i in shuffled], [params[i] for i in shuffled])
+    for place, i in enumerate(shuffled):
+        alone = llm.generate([prompts[i]], params[i])[0]
+        assert together[i].token_ids == alone.token_ids == other[place].token_ids
+        torch.testing.assert_close(torch.tensor(together[i].logprobs), torch.tensor(alone.logprobs), atol=1e-4, rtol=0)
+        assert len(together[i].token_ids) == params[i].max_new_tokens
+
+
+def test_a_cache_for_few_sequences_serves_many(llm: LLM) -> None:
+    prompts, params = _prompts(17), _mixed_params(17)
+    expected = llm.generate(prompts, params)
+    bytes_a_token = 2 * 2 * 2 * 8 * 4
+    small = Engine(llm.model, kv_bytes=3 * 80 * bytes_a_token, max_batch=5, prefill_tokens=50)
+    for i, (prompt, own) in enumerate(zip(prompts, params, strict=True)):
+        small.add(Request(i, tuple(prompt), own, own.seed or 0))
+    tokens: dict[int, list[int]] = {}
+    most = 0
+    while small.has_work:
+        for emission in small.step():
+            tokens.setdefault(emission.request_id, []).append(emission.token_id)
+        most = max(most, small.running)
+    assert 1 < most <= 5
+    assert [tokens[i] for i in range(17)] == [completion.token_ids for completion in expected]
+
+
+def test_the_engine_refuses_what_can_never_fit(llm: LLM) -> None:
+    engine = Engine(llm.model, kv_bytes=1000)
+    with pytest.raises(CacheTooSmallError, match="GiB of KV cache"):
+        engine.add(Request(0, (1, 2, 3), SamplingParams(), 0))
+    with pytest.raises(CacheTooSmallError):
+        engine.reserve(4, 10)
+    assert not engine.has_work
+
+
+def test_aborted_requests_leave_the_others_alone(llm: LLM) -> None:
+    prompts = _prompts(6)
+    params = SamplingParams(max_new_tokens=12, ignore_eos=True)
+    expected = llm.generate(prompts, params)
+    engine = Engine(llm.model, kv_bytes=2**20)
+    for i, prompt in enumerate(prompts):
+        engine.add(Request(i, tuple(prompt), params, 0))
+    tokens: dict[int, list[int]] = {i: [] for i in range(6)}
+    step = 0
+    while engine.has_work:
+        for emission in engine.step():
+            tokens[emission.request_id].append(emission.token_id)
+        step += 1
+        if step == 3:
+            engine.abort(0)
+            engine.abort(4)
+            engine.abort(99)
+    assert len(tokens[0]) == len(tokens[4]) == 3
+    for i in (1, 2, 3, 5):
+        assert tokens[i] == expected[i].token_ids
+
+
+def test_streamed_tokens_are_the_generated_ones(llm: LLM) -> None:
+    prompts, params = _prompts(5), _mixed_params(5)
+    expected = llm.generate(prompts, params)
+    tokens: dict[int, list[int]] = {}
+    texts: dict[int, str] = {}
+    for token in llm.stream(prompts, params):
+        assert token.index == len(tokens.setdefault(token.prompt, []))
+        tokens[token.prompt].append(token.token_id)
+        texts[token.prompt] = texts.get(token.prompt, "") + token.text
+        if token.completion is not None:
+            assert token.completion == expected[token.prompt]
+    assert texts == {i: completion.text for i, completion in enumerate(expected)}
+
+
+def test_an_abandoned_stream_leaves_nothing_running(llm: LLM) -> None:
+    stream = llm.stream(_prompts(4), SamplingParams(max_new_tokens=30, ignore_eos=True))
+    for _ in range(6):
+        next(stream)
+    stream.close()
+    assert not llm.engine.has_work
+
+
+def test_end_tokens(llm: LLM) -> None:
+    prompt = [5, 6, 7]
+    free = llm.generate([prompt], SamplingParams(max_new_tokens=20, ignore_eos=True))[0].token_ids
+    stop = next(token for token in free if free.index(token) > 2)
+    stopped = llm.generate([prompt], SamplingParams(max_new_tokens=20, ignore_eos=True, stop_token_ids=(stop,)))[0]
+    assert stopped.finish_reason == "stop_sequence"
+    assert stopped.token_ids == free[: free.index(stop) + 1]
+    later = SamplingParams(max_new_tokens=20, min_new_tokens=10, ignore_eos=True, stop_token_ids=(stop,))
+    assert len(llm.generate([prompt], later)[0].token_ids) >= 10
+    # Made certain by its bias: the end token wins over the length on the last permitted place.
+    ended = llm.generate([prompt], SamplingParams(max_new_tokens=1, logit_bias={7: 100.0}))[0]
+    assert (ended.token_ids, ended.finish_reason) == ([7], "eos_token")
+
+
+def test_the_seed_of_the_llm_decides_unseeded_requests(folder: Path) -> None:
+    def draw(seed: int) -> list[list[int]]:
+        llm = LLM(folder, dtype="float32", device="cpu", weights="dummy", seed=3)
+        llm.seed = seed
+        params = SamplingParams(max_new_tokens=8, do_sample=True, ignore_eos=True)
+        return [completion.token_ids for completion in llm.generate([[1, 2]] * 3, params)]
+
+    first = draw(11)
+    assert first == draw(11)
+    assert first != draw(12)
+    assert first[0] != first[1]
+
+
+def test_truncate_keeps_the_end_of_the_prompt(llm: LLM) -> None:
+    prompt = list(range(60))
+    cut = llm.generate([prompt], SamplingParams(max_new_tokens=5, truncate=9))[0]
+    assert cut.prompt_token_ids == prompt[-9:]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "params", "message"),
+    [
+        ([[]], SamplingParams(), "no tokens"),
+        ("", SamplingParams(), "no tokens"),
+        ([[300]], SamplingParams(), "outside the vocabulary"),
+        ([[-1]], SamplingParams(), "outside the vocabulary"),
+        ([1, 2, 3], SamplingParams(), "wrap a single prompt"),
+        ([[1] * 90], SamplingParams(max_new_tokens=7), "96 positions"),
+        ([[1], [2]], [SamplingParams()], "2 prompts but 1"),
+        ([[1]], SamplingParams(logit_bias={300: 1.0}), "300"),
+    ],
+)
+def test_impossible_requests_are_refused_before_anything_runs(llm: LLM, prompts: object, params: object, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        llm.stream(prompts, params)  # type: ignore[arg-type]
+    assert not llm.engine.has_work
+
+
+def test_the_whole_context_may_be_used(llm: LLM) -> None:
+    assert len(llm.generate([[1] * 90], SamplingParams(max_new_tokens=6, ignore_eos=True))[0].token_ids) == 6
+
+
+def test_nothing_to_do_is_done(llm: LLM) -> None:
+    assert llm.generate([]) == []
+
+
+def test_a_folder_without_tokenizer_runs_on_ids(folder: Path) -> None:
+    llm = LLM(folder, dtype="float32", device="cpu", weights="dummy", tokenizer=str(folder))
+    assert llm.tokenizer is None
+    assert llm.generate([[1, 2]], SamplingParams(max_new_tokens=3))[0].text == ""
+    with pytest.raises(UserError, match="has no tokenizer"):
+        llm.generate("text")
+    with pytest.raises(UserError, match="has no tokenizer"):
+        llm.generate([[1]], SamplingParams(stop=("x",)))
+
+
+def test_a_mistral_window_bounds_the_context(tmp_path: Path) -> None:
+    config = CONFIG | {"model_type": "mistral", "sliding_window": 16}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    llm = LLM(tmp_path, dtype="float32", device="cpu", weights="dummy")
+    assert len(llm.generate([[1] * 10], SamplingParams(max_new_tokens=6, ignore_eos=True))[0].token_ids) == 6
+    with pytest.raises(UserError, match="sliding window"):
+        llm.generate([[1] * 10], SamplingParams(max_new_tokens=7))
+
+
+def test_residency_is_asked_for_every_layer_in_order(llm: LLM) -> None:
+    class Recorder:
+        def __init__(self) -> None:
+            self.calls: list[tuple[str, int]] = []
+
+        def acquire(self, layer: int) -> None:
+            self.calls.append(("acquire", layer))
+
+        def release(self, layer: int) -> None:
+            self.calls.append(("release", layer))
+
+    recorder, before = Recorder(), llm.model.residency
+    llm.model.residency = recorder
+    try:
+        llm.model.sweep(prompt_batch([[1, 2, 3]], llm.device))
+    finally:
+        llm.model.residency = before
+    assert recorder.calls == [("acquire", 0), ("release", 0), ("acquire", 1), ("release", 1)]
+
+
+def test_a_bad_device_or_dtype_is_told_at_once(folder: Path) -> None:
+    with pytest.raises(UserError, match="unknown"):
+        LLM(folder, device="tpu", weights="dummy")
+    with pytest.raises(UserError, match="unknown"):
+        LLM(folder, dtype="float8", device="cpu", weights="dummy")
+    with pytest.raises(UserError, match="memory"):
+        _ = LLM(folder, device="cpu", weights="dummy", memory_fraction=0).engine
