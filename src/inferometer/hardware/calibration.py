@@ -1,0 +1,185 @@
+"""What was measured on this machine, on file under its fingerprint: read and written here, measured by bench/calibrate.py."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, get_args
+
+from inferometer.errors import UserError
+from inferometer.hardware.device import Dtype
+from inferometer.model.store import cache_dir
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Ceilings measured on one device, each the median of its repeats.
+
+    `copy_bandwidth_bytes_s` counts every byte once read and once written (a copy of n bytes moves 2n). `matmul_flop_s` is the best of
+    the sizes tried. `launch_s` is what the host spends to start one tiny operation; `graph_kernel_s` what one such kernel takes inside
+    a captured graph. The host link is measured from and to pinned memory. What was not measured is None or absent, with the reason in
+    `notes`. `device` is the device as torch names it, `slug` the catalogue's name for it.
+    """
+
+    device: str
+    device_name: str
+    slug: str | None
+    measured_at: str
+    torch_version: str
+    threads: int | None
+    seconds_spent: float
+    copy_bandwidth_bytes_s: float
+    read_bandwidth_bytes_s: float
+    matmul_flop_s: Mapping[Dtype, float]
+    launch_s: float
+    graph_kernel_s: float | None = None
+    host_to_device_bytes_s: float | None = None
+    device_to_host_bytes_s: float | None = None
+    samples: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        positive = {name: getattr(self, name) for name in (*_REQUIRED, *_OPTIONAL)}
+        positive |= {f"matmul_flop_s.{dtype}": rate for dtype, rate in self.matmul_flop_s.items()}
+        for name, value in positive.items():
+            if value is not None and not (_is_number(value) and 0 < value < math.inf):
+                raise ValueError(f"{name} must be a positive number, not {value!r}")
+        for dtype in self.matmul_flop_s:
+            if dtype not in get_args(Dtype):
+                raise ValueError(f"matmul_flop_s: unknown type {dtype!r}")
+
+    @property
+    def bandwidth_bytes_s(self) -> float:
+        """The memory ceiling: the better of copying and reading."""
+        return max(self.copy_bandwidth_bytes_s, self.read_bandwidth_bytes_s)
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is stored."""
+        plain = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {**plain, "matmul_flop_s": dict(self.matmul_flop_s), "samples": dict(self.samples), "notes": list(self.notes)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Calibration:
+        """From what `to_json` gave. Raises ValueError naming the key that is missing, unknown or impossible."""
+        known = {item.name for item in fields(cls)}
+        strange = sorted(set(values) - known)
+        if strange:
+            raise ValueError(f"unknown key {strange[0]}")
+        for name in _TEXTS:
+            if not isinstance(values.get(name), str):
+                raise ValueError(f"{name} must be a string")
+        for name in ("matmul_flop_s", "samples"):
+            if not isinstance(values.get(name), dict):
+                raise ValueError(f"{name} must be an object")
+        for name in _REQUIRED:
+            if values.get(name) is None:
+                raise ValueError(f"{name} is missing")
+        return cls(
+            **{
+                **values,
+                "matmul_flop_s": MappingProxyType(values["matmul_flop_s"]),
+                "samples": MappingProxyType(values["samples"]),
+                "notes": tuple(values.get("notes", ())),
+            }
+        )
+
+
+_TEXTS = ("device", "device_name", "measured_at", "torch_version")
+_REQUIRED = ("copy_bandwidth_bytes_s", "read_bandwidth_bytes_s", "launch_s", "seconds_spent")
+_OPTIONAL = ("graph_kernel_s", "host_to_device_bytes_s", "device_to_host_bytes_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrations:
+    """What is on file for a machine, by the device's torch name. `notice` says in a line why a file was ignored; None if none was."""
+
+    devices: Mapping[str, Calibration]
+    notice: str | None = None
+
+    def for_slug(self, slug: str) -> Calibration | None:
+        """The calibration of a device by its catalogue name; None if it was not measured here."""
+        return next((item for item in self.devices.values() if item.slug == slug), None)
+
+
+def calibration_folder() -> Path:
+    """Where calibrations are kept: `calibration` in the cache."""
+    return cache_dir() / "calibration"
+
+
+def load_calibrations(fingerprint: str, folder: Path | None = None) -> Calibrations:
+    """What was measured on the machine of this fingerprint. A file that is corrupt or of other hardware is ignored, with a notice."""
+    folder = folder or calibration_folder()
+    path = folder / f"{fingerprint}.json"
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        try:
+            others = any(folder.glob("*.json"))
+        except OSError:
+            others = False
+        notice = f"the calibrations in {folder} are of other hardware, cores or driver; `inferometer devices --calibrate` measures anew"
+        return Calibrations({}, notice if others else None)
+    except (OSError, UnicodeDecodeError) as error:
+        return _ignored(path, str(error))
+    try:
+        stored = json.loads(text)
+        if not isinstance(stored, dict):
+            raise ValueError("not an object")
+        if stored.get("schema_version") != SCHEMA_VERSION:
+            raise ValueError(f"schema version {stored.get('schema_version')!r}, this program reads {SCHEMA_VERSION}")
+        if stored.get("fingerprint") != fingerprint:
+            raise ValueError("measured on other hardware")
+        devices = {name: Calibration.from_json(values) for name, values in stored["devices"].items()}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        return _ignored(path, str(error))
+    return Calibrations(MappingProxyType(devices))
+
+
+def save_calibration(calibration: Calibration, fingerprint: str, folder: Path | None = None) -> Path:
+    """Store it beside the machine's other devices; the file is replaced in one step, so that a reader never sees half of it.
+
+    Raises UserError if the folder cannot be written.
+    """
+    folder = folder or calibration_folder()
+    path = folder / f"{fingerprint}.json"
+    devices = {**load_calibrations(fingerprint, folder).devices, calibration.device: calibration}
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "fingerprint": fingerprint,
+        "devices": {name: item.to_json() for name, item in devices.items()},
+    }
+    temporary: str | None = None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=folder, suffix=".part", delete=False) as file:
+            temporary = file.name
+            json.dump(document, file, indent=1)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+        raise UserError(
+            f"{folder}: the calibration cannot be stored ({error.strerror}); set INFEROMETER_HOME to a writable folder"
+        ) from error
+    return path
+
+
+def _ignored(path: Path, reason: str) -> Calibrations:
+    return Calibrations({}, f"{path} is ignored ({' '.join(reason.split())}); `inferometer devices --calibrate` writes it anew")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

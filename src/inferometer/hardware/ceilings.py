@@ -1,0 +1,53 @@
+"""The limits that a bound is computed against: the device's measured ceilings if it is calibrated, else its datasheet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from inferometer.hardware.calibration import Calibration
+from inferometer.hardware.device import DTYPES, DeviceSpec, Dtype
+
+Basis = Literal["calibration", "datasheet", "calibration, datasheet"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ceilings:
+    """Bytes/s and FLOP/s that a device reaches at most. None or absent: unknown, never guessed.
+
+    `basis` says where they are from; `calibration, datasheet` where some types were not measured and the datasheet's rate stands in.
+    """
+
+    memory_bandwidth_bytes_s: float | None
+    matmul_flop_s: Mapping[Dtype, float]
+    vector_flop_s: Mapping[Dtype, float]
+    launch_s: float | None
+    basis: Basis
+
+
+def ceilings(device: DeviceSpec, calibration: Calibration | None = None) -> Ceilings:
+    """The ceilings of `device`; `calibration` must have been taken on such a device.
+
+    Raises ValueError if the calibration is of another device.
+    """
+    matmul = {dtype: rate for dtype in DTYPES if (rate := device.matmul_flop_s(dtype)) is not None}
+    vector = device.vector.known()
+    if calibration is None:
+        return Ceilings(
+            memory_bandwidth_bytes_s=device.memory_bandwidth_bytes_s,
+            matmul_flop_s=matmul,
+            vector_flop_s=vector,
+            launch_s=None,
+            basis="datasheet",
+        )
+    if calibration.slug != device.slug:
+        raise ValueError(f"the calibration is of {calibration.slug}, not of {device.slug}")
+    lacking = set(matmul) - set(calibration.matmul_flop_s)
+    return Ceilings(
+        memory_bandwidth_bytes_s=calibration.bandwidth_bytes_s,
+        matmul_flop_s={**matmul, **calibration.matmul_flop_s},
+        vector_flop_s=vector,
+        launch_s=calibration.launch_s,
+        basis="calibration, datasheet" if lacking else "calibration",
+    )

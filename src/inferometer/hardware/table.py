@@ -1,0 +1,87 @@
+"""Readers of single TOML values, each with an error that names the key and the file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from inferometer.errors import UserError
+
+
+class Table:
+    """One TOML table that remembers where it stands and which keys were read, so that a misspelt key is an error and not a silence."""
+
+    def __init__(self, values: Mapping[str, Any], where: str) -> None:
+        self._values = values
+        self._where = where
+        self._read: set[str] = set()
+
+    def error(self, message: str) -> UserError:
+        """The error to raise for something wrong in this table."""
+        return UserError(f"{self._where}: {message}")
+
+    def has(self, key: str) -> bool:
+        """Whether an optional key is there."""
+        self._read.add(key)
+        return key in self._values
+
+    def text(self, key: str) -> str:
+        """A string that is not empty."""
+        value = self._take(key)
+        if not isinstance(value, str) or not value:
+            raise self.error(f"{key} must be a string that is not empty, not {value!r}")
+        return value
+
+    def number(self, key: str) -> float:
+        """A positive number."""
+        value = self._take(key)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+            raise self.error(f"{key} must be a positive number, not {value!r}")
+        return value
+
+    def count(self, key: str) -> int:
+        """A positive whole number."""
+        value = self._take(key)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise self.error(f"{key} must be a positive whole number, not {value!r}")
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """A list of strings; empty if absent."""
+        if not self.has(key):
+            return ()
+        value = self._take(key)
+        if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
+            raise self.error(f"{key} must be a list of strings, not {value!r}")
+        return tuple(value)
+
+    def table(self, key: str) -> Table:
+        """A table inside this one; empty if absent."""
+        value = self._take(key) if self.has(key) else {}
+        if not isinstance(value, dict):
+            raise self.error(f"{key} must be a table, not {value!r}")
+        return Table(value, f"{self._where}: {key}")
+
+    def tables(self, key: str) -> list[Table]:
+        """A list of tables; empty if absent."""
+        if not self.has(key):
+            return []
+        value = self._take(key)
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            raise self.error(f"{key} must be a list of tables, not {value!r}")
+        return [Table(item, f"{self._where}: {key}[{index}]") for index, item in enumerate(value)]
+
+    def names(self) -> tuple[str, ...]:
+        """All keys of the table."""
+        return tuple(self._values)
+
+    def finish(self) -> None:
+        """Raise UserError if a key of the table was never asked for."""
+        unknown = [key for key in self._values if key not in self._read]
+        if unknown:
+            raise self.error(f"unknown key {unknown[0]!r}; known keys are {', '.join(sorted(self._read))}")
+
+    def _take(self, key: str) -> Any:
+        if not self.has(key):
+            raise self.error(f"{key} is missing")
+        return self._values[key]
