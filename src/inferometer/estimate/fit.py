@@ -1,0 +1,88 @@
+"""Whether a workload fits on its devices, and which setting would make it fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from inferometer.errors import UserError
+from inferometer.estimate.memory import Memory, is_cpu, largest_batch, memory
+from inferometer.estimate.request import Request
+from inferometer.model.formats import Formats, check_shards, weight_format
+
+_SMALLER_WEIGHTS = ("int8", "int4-g64")
+_SHARDS = (2, 4, 8, 16)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """short_by_bytes: what one device lacks, None if it fits. remedy: the flags that would make it fit, None if it does or none would.
+
+    largest_batch: the most sequences that fit with everything else unchanged.
+    """
+
+    short_by_bytes: int | None
+    remedy: str | None
+    largest_batch: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether it fits."""
+        return self.short_by_bytes is None
+
+
+def fit(request: Request, needed: Memory) -> Fit:
+    """Compares `needed` with the device, and searches for a remedy where it is too much."""
+    short = needed.device_bytes - request.device.usable_memory_bytes
+    largest = largest_batch(request.spec, request.formats, request.stack, request.workload, request.device)
+    if short <= 0:
+        return Fit(short_by_bytes=None, remedy=None, largest_batch=largest)
+    remedy = f"--batch-size {largest}" if largest else next(_remedies(request), None)
+    return Fit(short_by_bytes=short, remedy=remedy, largest_batch=largest)
+
+
+def _remedies(request: Request) -> Iterator[str]:
+    """Flags under which at least one sequence fits, least intrusive first."""
+    smaller = _SMALLER_WEIGHTS if request.formats.weights is None else ()
+    if request.formats.dtype == "float32" and request.formats.weights is None and not is_cpu(request.device):
+        halved = replace(request, formats=replace(request.formats, dtype="float16"))
+        found = _flags(halved, None, request.formats.shards)
+        if found is not None:
+            yield f"--dtype float16 {found}".rstrip()
+    for name in smaller:
+        found = _flags(request, name, request.formats.shards)
+        if found is not None:
+            yield found
+    for name in (None, *smaller):
+        for shards in _SHARDS:
+            if shards > request.formats.shards and shards <= _most_devices(request):
+                found = _flags(request, name, shards)
+                if found is not None:
+                    yield found
+
+
+def _flags(request: Request, quantize: str | None, shards: int) -> str | None:
+    """The flags of a change of format or shards, with a smaller batch if it takes one; None where that does not fit either."""
+    try:
+        check_shards(request.spec, shards)
+    except UserError:
+        return None
+    kept = request.formats
+    weights = kept.weights if quantize is None else weight_format(quantize, kept.dtype)
+    formats: Formats = replace(kept, weights=weights, shards=shards)
+    largest = largest_batch(request.spec, formats, request.stack, request.workload, request.device)
+    if not largest:
+        return None
+    flags = [] if quantize is None else [f"--quantize {quantize}"]
+    if shards != kept.shards:
+        flags.append(f"--tensor-parallel {shards}")
+        if shards > request.gpus:
+            flags.append(f"--gpus {shards}")
+    needed = memory(request.spec, formats, request.stack, request.workload, cpu=is_cpu(request.device))
+    if needed.device_bytes > request.device.usable_memory_bytes:
+        flags.append(f"--batch-size {largest}")
+    return " ".join(flags)
+
+
+def _most_devices(request: Request) -> int:
+    return max((port.joins for port in request.device.ports), default=1)

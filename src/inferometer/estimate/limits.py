@@ -1,0 +1,93 @@
+"""The rates that a device can reach at most, complete enough to price every op, and where they are from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from inferometer.errors import UserError
+from inferometer.hardware.calibration import Calibration
+from inferometer.hardware.ceilings import ceilings
+from inferometer.hardware.device import DeviceSpec
+from inferometer.hardware.links import Link
+
+LimitsBasis = Literal["calibrated", "datasheet", "assumed"]
+
+# A CPU has no datasheet that names it. Until it is calibrated, each of its cores is taken for a current server's: a tenth of a
+# socket's DDR5 channels, and two fused multiply-adds a cycle at 3 GHz over vectors of 8 (AVX2) or 16 (AVX-512) float32.
+_CORE_BYTES_S = 10e9
+_SOCKET_BYTES_S = 300e9
+_CORE_CLOCK_HZ = 3e9
+_FMAS_A_CYCLE = 2
+# Tile units (AMX) multiply 16-bit matrices some eight times as fast as vector units do.
+_TILE_SPEEDUP = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bytes/s, FLOP/s by type of the operands, and the link between shards (None for one device).
+
+    `basis`: "calibrated" where measured on this device, "datasheet", or "assumed" for a CPU that was not measured.
+    `launch_s` is what the host spends to start one operation, None unless measured.
+    """
+
+    memory_bytes_s: float
+    matmul: Mapping[str, float]
+    vector: Mapping[str, float]
+    link: Link | None
+    launch_s: float | None
+    basis: LimitsBasis
+
+    def matmul_flop_s(self, dtype: str) -> float:
+        """Of matrix products. A type that the device lacks is widened on the way: 8 bits to 16, those to float32."""
+        wider = ("float16", "bfloat16") if dtype in ("int8", "fp8") else ()
+        return next(self.matmul[name] for name in (dtype, *wider, "float32") if name in self.matmul)
+
+    def vector_flop_s(self, dtype: str) -> float:
+        """Of element-wise work."""
+        return self.vector.get(dtype) or self.vector["float32"]
+
+
+def limits(device: DeviceSpec, calibration: Calibration | None = None, link: Link | None = None) -> Limits:
+    """The limits of `device`, measured if it is calibrated, else from its datasheet.
+
+    Raises UserError for a device described without the rates that a bound needs.
+    """
+    known = ceilings(device, calibration)
+    matmul: dict[str, float] = {str(dtype): rate for dtype, rate in known.matmul_flop_s.items()}
+    vector: dict[str, float] = {str(dtype): rate for dtype, rate in known.vector_flop_s.items()}
+    bandwidth, basis = known.memory_bandwidth_bytes_s, known.basis
+    if bandwidth is None or not matmul:
+        if device.slug != "cpu":
+            raise UserError(f"--device {device.slug}: its description lacks memory_bandwidth_gb_s or vector_tflop_s; add them to the file")
+        return _assumed(device, link)
+    matmul.setdefault("float32", min(matmul.values()))
+    vector.setdefault("float32", matmul["float32"])
+    return Limits(
+        memory_bytes_s=bandwidth,
+        matmul=matmul,
+        vector=vector,
+        link=link,
+        launch_s=known.launch_s,
+        basis="datasheet" if basis == "datasheet" else "calibrated",
+    )
+
+
+def _assumed(device: DeviceSpec, link: Link | None) -> Limits:
+    cores = device.multiprocessors
+    lanes = 16 if "avx512f" in device.architecture else 8 if "avx2" in device.architecture else 4
+    single = cores * _CORE_CLOCK_HZ * _FMAS_A_CYCLE * 2 * lanes
+    matmul = {"float32": single}
+    if "amx_bf16" in device.architecture:
+        matmul["bfloat16"] = _TILE_SPEEDUP * single
+    elif "bf16" in device.architecture:
+        matmul["bfloat16"] = 2 * single
+    return Limits(
+        memory_bytes_s=min(cores * _CORE_BYTES_S, _SOCKET_BYTES_S),
+        matmul=matmul,
+        vector={"float32": single},
+        link=link,
+        launch_s=None,
+        basis="assumed",
+    )

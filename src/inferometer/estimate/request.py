@@ -1,0 +1,154 @@
+"""What an estimate is asked for, resolved: names turned into a spec, a device, formats, a stack and a link, and checked together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+from inferometer.errors import UserError
+from inferometer.estimate.memory import Workload, is_cpu
+from inferometer.estimate.stack import Stack, find_stack
+from inferometer.hardware.calibration import Calibration, load_calibrations
+from inferometer.hardware.catalogue import find_device, slugs
+from inferometer.hardware.device import DeviceSpec
+from inferometer.hardware.links import Link, link_between
+from inferometer.model.description import ModelDescription, describe
+from inferometer.model.formats import COMPUTE_DTYPES, DTYPE_ALIASES, KV_DTYPES, Formats, check_shards, weight_format
+from inferometer.model.spec import ModelSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One estimate's question. `gpus` is what the machine has, of which `formats.shards` work; `link` joins those, None for one."""
+
+    spec: ModelSpec
+    device: DeviceSpec
+    gpus: int
+    link: Link | None
+    formats: Formats
+    stack: Stack
+    workload: Workload
+    calibration: Calibration | None
+
+    @property
+    def quantize(self) -> str | None:
+        """The name of the weights' format, None where it is the activations' type."""
+        return None if self.formats.weights is None else self.formats.weights.name
+
+
+def resolve(
+    model: str | ModelSpec | ModelDescription | None,
+    device: str | DeviceSpec,
+    *,
+    batch_size: int,
+    sequence_length: int,
+    decode_length: int | None,
+    dtype: str,
+    quantize: str | None,
+    kv_dtype: str,
+    tensor_parallel: int,
+    stack: str,
+    forward_only: bool,
+    loss: bool,
+    gpus: int | None,
+    link: str | None,
+    calibration: Calibration | Literal["auto"] | None,
+) -> Request:
+    """The checked request. Raises UserError, one line, naming the flag that is wrong or contradicts another, and the remedy."""
+    spec, config = _spec(model)
+    found = find_device(device) if isinstance(device, str) else device
+    chosen = find_stack(stack)
+    for flag, value in (("batch-size", batch_size), ("sequence-length", sequence_length), ("tensor-parallel", tensor_parallel)):
+        if value < 1:
+            raise UserError(f"--{flag} must be at least 1, not {value}")
+    forward_only = forward_only or spec.encoder
+    if loss and (spec.encoder or not forward_only):
+        raise UserError(f"--loss goes with --forward-only{' of a decoder, and ' + spec.name + ' is an encoder' if spec.encoder else ''}")
+    if not forward_only and not chosen.counts_host:
+        raise UserError(f"--stack {chosen.name} is for a single forward: add --forward-only, or use --stack native or hf-eager")
+    generated = 0 if forward_only else (1 if decode_length is None else decode_length)
+    if not forward_only and generated < 1:
+        raise UserError(f"--decode-length must be at least 1, not {generated}")
+    _check_length(spec, sequence_length, generated)
+    gpus = tensor_parallel if gpus is None else gpus
+    if tensor_parallel > gpus:
+        raise UserError(f"--tensor-parallel {tensor_parallel} needs as many GPUs, and --gpus is {gpus}")
+    if is_cpu(found) and gpus > 1:
+        raise UserError(f"--gpus {gpus}: cpu is one device; name a GPU with --device")
+    name = resolve_dtype(dtype, found, config)
+    if kv_dtype != "auto" and DTYPE_ALIASES.get(kv_dtype, kv_dtype) not in KV_DTYPES:
+        raise UserError(f"--kv-dtype {kv_dtype} is unknown; use auto, {', '.join(KV_DTYPES)}")
+    check_shards(spec, tensor_parallel)
+    if link is not None and tensor_parallel == 1:
+        link_between(found, max(gpus, 2), link)  # nothing crosses it, but a name that is wrong is still refused
+    return Request(
+        spec=spec,
+        device=found,
+        gpus=gpus,
+        link=link_between(found, tensor_parallel, link) if tensor_parallel > 1 else None,
+        formats=Formats(
+            dtype=name,
+            weights=None if quantize is None else weight_format(quantize, name),
+            kv_dtype=None if kv_dtype == "auto" else DTYPE_ALIASES.get(kv_dtype, kv_dtype),
+            shards=tensor_parallel,
+        ),
+        stack=chosen,
+        workload=Workload(batch=batch_size, length=sequence_length, generated=generated, loss=loss),
+        calibration=_measured(found) if calibration == "auto" else calibration,
+    )
+
+
+def resolve_dtype(dtype: str, device: DeviceSpec, config: Mapping[str, Any]) -> str:
+    """The type that `--dtype` names. "auto" is the checkpoint's on a GPU, and on a CPU bfloat16 if it has instructions for it.
+
+    Raises UserError for an unknown name, or a 16-bit type that the device does not multiply.
+    """
+    name = DTYPE_ALIASES.get(dtype, dtype)
+    if name == "auto":
+        if is_cpu(device):
+            return "bfloat16" if "bf16" in device.architecture else "float32"
+        stored = str(config.get("dtype") or config.get("torch_dtype")).removeprefix("torch.")
+        wanted = stored if stored in COMPUTE_DTYPES else "float16"
+        return wanted if _multiplies(device, wanted) else "float16"
+    if name not in COMPUTE_DTYPES:
+        raise UserError(f"--dtype {dtype} is unknown; use auto, {', '.join(COMPUTE_DTYPES)}")
+    if not is_cpu(device) and not _multiplies(device, name):
+        have = " or ".join(known for known in COMPUTE_DTYPES if _multiplies(device, known))
+        raise UserError(f"--dtype {name}: {device.slug} does not multiply {name}; use --dtype {have}")
+    return name
+
+
+def _multiplies(device: DeviceSpec, dtype: str) -> bool:
+    return any(known == dtype for known in (*device.tensor.known(), *device.vector.known()))
+
+
+def _spec(model: str | ModelSpec | ModelDescription | None) -> tuple[ModelSpec, Mapping[str, Any]]:
+    if isinstance(model, ModelSpec):
+        return model, {}
+    found = model if isinstance(model, ModelDescription) else describe(model, config_only=True)
+    return found.spec, found.config
+
+
+def _check_length(spec: ModelSpec, length: int, generated: int) -> None:
+    limit, window = spec.context_limit, spec.sliding_window
+    least = min((n for n in (limit, window) if n is not None), default=None)
+    if least is not None and length + generated > least:
+        what = f"--sequence-length {length}" + (f" + --decode-length {generated}" if generated else "")
+        why = f"{spec.name} has {limit} positions" if least == limit else f"{spec.name} attends to a sliding window of {window} tokens"
+        raise UserError(f"{what} is too long: {why}; ask for at most {least} tokens")
+
+
+@cache
+def _fingerprint() -> str:
+    from inferometer.hardware.detect import detect
+
+    return detect().fingerprint
+
+
+def _measured(device: DeviceSpec) -> Calibration | None:
+    """What was measured on such a device of this machine; one that a file describes is another, whatever it is called."""
+    if not is_cpu(device) and (device.slug not in slugs() or find_device(device.slug) != device):
+        return None
+    return load_calibrations(_fingerprint()).for_slug(device.slug)

@@ -1,0 +1,125 @@
+"""How numbers are stored: weights, activations and the KV cache, and over how many devices they are cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from inferometer.errors import UserError
+from inferometer.model.spec import ModelSpec
+
+DTYPE_BYTES = MappingProxyType({"float32": 4, "float16": 2, "bfloat16": 2, "fp8": 1, "int8": 1})
+DTYPE_ALIASES = MappingProxyType({"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"})
+COMPUTE_DTYPES = ("float32", "float16", "bfloat16")
+KV_DTYPES = (*COMPUTE_DTYPES, "fp8", "int8")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightFormat:
+    """How the matrices of a layer are stored. Embeddings, norms, biases and the head stay in the activations' type.
+
+    bits: of one element. group: how many elements of a row share a scale; None, a whole row does. scale_bits: what a group (or row)
+    keeps beside its elements: its scale, and its zero point if it has one; 0 for a format without scales.
+    compute: the operands' type in a matrix product; None, the activations' (the elements are widened on the way).
+    """
+
+    name: str
+    bits: int
+    group: int | None = None
+    scale_bits: int = 0
+    compute: str | None = None
+
+    def matrix_bytes(self, rows: int, columns: int) -> int:
+        """Bytes of a (rows, columns) matrix, each row padded to whole bytes and whole groups."""
+        groups = 1 if self.group is None else -(-columns // self.group)
+        return rows * (-(-columns * self.bits // 8) + -(-groups * self.scale_bits // 8))
+
+
+def native(dtype: str) -> WeightFormat:
+    """Weights in the activations' own type."""
+    return WeightFormat(name=dtype, bits=8 * DTYPE_BYTES[dtype])
+
+
+# Scales are 16 bits, as every kernel for these formats reads them; a zero point is 4 bits packed (gptq, awq) or a 16-bit offset.
+_QUANTIZED = {
+    "int8": WeightFormat(name="int8", bits=8, scale_bits=16),
+    "w8a8": WeightFormat(name="w8a8", bits=8, scale_bits=32, compute="int8"),
+    "fp8": WeightFormat(name="fp8", bits=8, scale_bits=32, compute="fp8"),
+    "bitsandbytes": WeightFormat(name="bitsandbytes", bits=8, scale_bits=32),
+    "gptq": WeightFormat(name="gptq", bits=4, group=128, scale_bits=20),
+    "awq": WeightFormat(name="awq", bits=4, group=128, scale_bits=20),
+} | {
+    f"int4-g{group}{suffix}": WeightFormat(name=f"int4-g{group}{suffix}", bits=4, group=group, scale_bits=scale_bits)
+    for group in (32, 64, 128)
+    for suffix, scale_bits in (("", 32), ("-sym", 16))
+}
+QUANTIZED_FORMATS = tuple(_QUANTIZED)
+
+
+def weight_format(quantize: str | None, dtype: str) -> WeightFormat:
+    """The format that `--quantize` names, `dtype`'s own for None. Raises UserError for an unknown name."""
+    if quantize is None:
+        return native(dtype)
+    name = "int4-g64" if quantize == "int4" else quantize
+    if name not in _QUANTIZED:
+        raise UserError(f"--quantize {quantize} is unknown; the formats are {', '.join(QUANTIZED_FORMATS)}")
+    return _QUANTIZED[name]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Formats:
+    """The number formats of a run and its shard count.
+
+    dtype: of activations, embeddings, norms, biases and the head. kv_dtype: of the cache; None, the activations'.
+    shards: devices that tensor parallelism cuts every layer over. Raises ValueError for a type that does not exist.
+    """
+
+    dtype: str = "float16"
+    weights: WeightFormat | None = None
+    kv_dtype: str | None = None
+    shards: int = 1
+
+    def __post_init__(self) -> None:
+        if self.dtype not in COMPUTE_DTYPES:
+            raise ValueError(f"dtype must be one of {', '.join(COMPUTE_DTYPES)}, not {self.dtype!r}")
+        if self.kv_dtype is not None and self.kv_dtype not in KV_DTYPES:
+            raise ValueError(f"kv_dtype must be one of {', '.join(KV_DTYPES)}, not {self.kv_dtype!r}")
+        if self.shards < 1:
+            raise ValueError(f"shards must be at least 1, not {self.shards}")
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of one activation."""
+        return DTYPE_BYTES[self.dtype]
+
+    @property
+    def kv_item_bytes(self) -> int:
+        """Bytes of one element of the cache."""
+        return DTYPE_BYTES[self.kv_dtype or self.dtype]
+
+    @property
+    def matrices(self) -> WeightFormat:
+        """How the layers' matrices are stored."""
+        return self.weights or native(self.dtype)
+
+
+def kv_bytes_per_token(spec: ModelSpec, formats: Formats) -> int:
+    """Bytes that one token of context takes on each device, over all layers."""
+    return 2 * spec.layers * local_kv_heads(spec, formats.shards) * spec.head_size * formats.kv_item_bytes
+
+
+def local_kv_heads(spec: ModelSpec, shards: int) -> int:
+    """Key heads on each device: where there are fewer than devices, each device keeps a copy of the one it needs."""
+    return max(1, spec.kv_heads // shards)
+
+
+def check_shards(spec: ModelSpec, shards: int) -> None:
+    """Raises UserError where the model cannot be cut evenly over so many devices."""
+    even = spec.heads % shards == 0 and spec.feed_forward % shards == 0
+    if not even or (spec.kv_heads % shards and shards % spec.kv_heads):
+        counts = [n for n in range(1, spec.heads + 1) if spec.heads % n == 0 and spec.feed_forward % n == 0]
+        counts = [n for n in counts if spec.kv_heads % n == 0 or n % spec.kv_heads == 0]
+        raise UserError(
+            f"--tensor-parallel {shards} does not divide {spec.name} ({spec.heads} heads, {spec.kv_heads} key-value heads, "
+            f"{spec.feed_forward} feed-forward); use one of {', '.join(map(str, counts))}"
+        )

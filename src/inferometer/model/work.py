@@ -1,0 +1,259 @@
+"""The inventory of the work: every op of a step, from the spec alone.
+
+The estimator prices this list, the benchmark prints its bound, and a test holds its FLOPs to what torch's counter finds when the
+real module runs. Figures are for one device of `formats.shards`: tensor parallelism cuts the query, key-value and feed-forward
+projections by output, the two that lead back to the hidden states by input (an all-reduce follows each), the token table and the
+head by vocabulary; norms, positions and what is added to the hidden states are copied to every device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from inferometer.model.formats import Formats, check_shards, local_kv_heads
+from inferometer.model.ops import Op
+from inferometer.model.spec import Activation, LearnedPositions, ModelSpec, Rotary
+from inferometer.model.step import Step
+
+Causal = Literal["full", "half"]
+
+TOKEN_ID_BYTES = 8
+LOSS_BYTES = 4
+
+# Vector operations an element, an exponential, a square root or a division counting as one. They decide nothing where memory binds.
+_NORM_FLOPS = {"layer": 7, "rms": 4}
+_ACTIVATION_FLOPS: dict[Activation, int] = {
+    "relu": 1,
+    "relu_squared": 2,
+    "gelu": 5,
+    "gelu_tanh": 8,
+    "gelu_quick": 4,
+    "silu": 3,
+    "tanh": 1,
+    "sigmoid": 3,
+    "mish": 5,
+    "leaky_relu": 2,
+    "identity": 0,
+}
+_ROTARY_FLOPS = 3
+_SOFTMAX_FLOPS = 5
+_LOSS_FLOPS = 4
+
+
+def work(spec: ModelSpec, step: Step, formats: Formats, *, causal: Causal = "half") -> tuple[Op, ...]:
+    """The ops of `step`, in the order in which they run.
+
+    causal: "half" counts attention only between a token and what it may see, which is all that must be computed; "full" counts
+    every pair, as torch's FLOP counter does. An encoder's attention is always full. Traffic does not depend on it.
+    Raises UserError where the shards do not divide the model, ValueError for logits of an encoder or the pooler of a model without.
+    """
+    if step.pooled and not spec.pooler:
+        raise ValueError("this model has no pooler")
+    if spec.encoder and step.logits != "none":
+        raise ValueError("an encoder has no logits")
+    check_shards(spec, formats.shards)
+    builder = _Builder(spec, step, formats, "full" if spec.encoder else causal)
+    return (*builder.embedding(), *builder.layer(), *builder.head())
+
+
+class _Builder:
+    """The ops of one step, with the sizes they share: every width is one device's."""
+
+    def __init__(self, spec: ModelSpec, step: Step, formats: Formats, causal: Causal) -> None:
+        self.spec, self.step, self.formats = spec, step, formats
+        self.tokens = step.tokens
+        self.item = formats.item_bytes
+        self.heads = spec.heads // formats.shards
+        self.query = self.heads * spec.head_size
+        self.kv = local_kv_heads(spec, formats.shards) * spec.head_size
+        self.inner = spec.feed_forward // formats.shards
+        self.vocabulary = -(-spec.vocabulary // formats.shards)
+        self.pairs = step.attended(causal=causal)
+        self.all_pairs = step.attended(causal="full")
+
+    def embedding(self) -> Iterator[Op]:
+        spec, tokens = self.spec, self.tokens
+        rows = min(-(-tokens // self.formats.shards), self.vocabulary)
+        # A tied head reads the whole table later in the step: its rows are counted there, once.
+        table = 0 if spec.tied_head and self.step.logit_rows and not spec.encoder else rows * spec.embedding * self.item
+        yield self._lookup("token_embedding", table, spec.embedding, ids=True)
+        yield from self._all_reduce("token_embedding_all_reduce", spec.embedding, count=1)
+        if spec.embedding != spec.hidden:
+            yield self._gemm("embedding_projection", tokens, spec.hidden, spec.embedding, biases=0, native=True)
+        if isinstance(spec.positions, LearnedPositions):
+            yield self._lookup("position_embedding", self.step.distinct_positions * spec.hidden * self.item, spec.hidden, added=True)
+        if spec.token_types:
+            yield self._lookup("token_type_embedding", spec.hidden * self.item, spec.hidden, added=True)
+        if spec.embedding_norm:
+            yield self._norm("embedding_norm", count=1)
+
+    def layer(self) -> Iterator[Op]:
+        """One layer's ops, each `count` = layers times: the layers of a transformer differ in nothing that costs."""
+        spec, tokens, layers = self.spec, self.tokens, self.spec.layers
+        qkv = self.query + 2 * self.kv
+        yield self._norm("attention_norm", count=layers)
+        yield self._gemm("qkv", tokens, qkv, spec.hidden, biases=qkv if spec.qkv_bias else 0, count=layers)
+        if isinstance(spec.positions, Rotary):
+            yield self._elementwise("rotary", "rotary", self.query + self.kv, flops=_ROTARY_FLOPS, reads=1)
+        if self.step.cached:
+            yield self._kv_write()
+        yield from self._attention()
+        biases = spec.hidden if spec.output_bias else 0
+        yield self._gemm("attention_output", tokens, spec.hidden, self.query, biases=biases, count=layers)
+        yield from self._all_reduce("attention_all_reduce", spec.hidden, count=layers)
+        yield self._elementwise("residual", "attention_residual", spec.hidden, flops=1, reads=2)
+        yield self._norm("feed_forward_norm", count=layers)
+        up = self.inner * (2 if spec.gated else 1)
+        yield self._gemm("feed_forward_up", tokens, up, spec.hidden, biases=up if spec.feed_forward_bias else 0, count=layers)
+        flops = _ACTIVATION_FLOPS[spec.activation] + (1 if spec.gated else 0)
+        yield self._elementwise("activation", "activation", self.inner, flops=flops, reads=2 if spec.gated else 1)
+        biases = spec.hidden if spec.feed_forward_bias else 0
+        yield self._gemm("feed_forward_down", tokens, spec.hidden, self.inner, biases=biases, count=layers)
+        yield from self._all_reduce("feed_forward_all_reduce", spec.hidden, count=layers)
+        yield self._elementwise("residual", "feed_forward_residual", spec.hidden, flops=1, reads=2)
+
+    def head(self) -> Iterator[Op]:
+        spec, rows = self.spec, self.step.logit_rows
+        if spec.final_norm:
+            yield self._norm("final_norm", count=1)
+        if self.step.pooled:
+            yield self._gemm("pooler", self.step.sequences, spec.hidden, spec.hidden, biases=spec.hidden, native=True)
+        if not rows:
+            return
+        if spec.embedding != spec.hidden:
+            yield self._gemm("head_projection", rows, spec.embedding, spec.hidden, biases=0, native=True)
+        weights = self.vocabulary * spec.embedding * self.item
+        yield Op(
+            kind="logits",
+            name="logits",
+            shape=(rows, self.vocabulary, spec.embedding),
+            unit="tensor",
+            dtype=self.formats.dtype,
+            flops=2 * rows * self.vocabulary * spec.embedding,
+            bytes_read=weights,
+            bytes_written=rows * self.vocabulary * self.item,
+            weight_bytes=weights,
+            activation_bytes=rows * spec.embedding * self.item,
+        )
+        if self.formats.shards > 1:
+            sent = (self.formats.shards - 1) * rows * self.vocabulary * self.item
+            yield self._collective("logits_all_gather", (rows, spec.vocabulary), sent, count=1)
+        if self.step.loss:
+            yield Op(
+                kind="loss",
+                name="loss",
+                shape=(rows, spec.vocabulary),
+                unit="vector",
+                dtype="float32",
+                flops=_LOSS_FLOPS * rows * spec.vocabulary,
+                bytes_read=rows * TOKEN_ID_BYTES,
+                bytes_written=LOSS_BYTES,
+                activation_bytes=2 * rows * spec.vocabulary * self.item,
+            )
+
+    def _attention(self) -> Iterator[Op]:
+        """Scores, softmax, values. Keys and values of earlier tokens come from the cache; this step's own are activations."""
+        layers, size = self.spec.layers, self.spec.head_size
+        held = self.step.context_tokens * self.kv * self.formats.kv_item_bytes
+        own = self.tokens * self.kv * self.item
+        heads = self.tokens * self.query * self.item
+        scores = self.all_pairs * self.heads * self.item
+        product = 2 * self.pairs * self.query
+        for name, around in (("attention_scores", heads), ("softmax", scores), ("attention_values", heads)):
+            soft = name == "softmax"
+            yield Op(
+                kind="attention",
+                name=name,
+                shape=(self.tokens, self.pairs, size),
+                unit="vector" if soft else "tensor",
+                dtype=self.formats.dtype,
+                count=layers,
+                flops=_SOFTMAX_FLOPS * self.pairs * self.heads if soft else product,
+                bytes_read=0 if soft else held,
+                kv_bytes=0 if soft else held,
+                activation_bytes=scores + around + (0 if soft else own),
+            )
+
+    def _kv_write(self) -> Op:
+        written = 2 * self.tokens * self.kv * self.formats.kv_item_bytes
+        return Op(
+            kind="kv_write",
+            name="kv_write",
+            shape=(self.tokens, 2 * self.kv),
+            unit="vector",
+            dtype=self.formats.dtype,
+            count=self.spec.layers,
+            bytes_written=written,
+            kv_bytes=written,
+            activation_bytes=2 * self.tokens * self.kv * self.item,
+        )
+
+    def _lookup(self, name: str, table_bytes: int, width: int, *, ids: bool = False, added: bool = False) -> Op:
+        elements = self.tokens * width
+        return Op(
+            kind="embedding",
+            name=name,
+            shape=(self.tokens, width),
+            unit="vector",
+            dtype=self.formats.dtype,
+            flops=elements if added else 0,
+            bytes_read=table_bytes + (self.tokens * TOKEN_ID_BYTES if ids else 0),
+            weight_bytes=table_bytes,
+            activation_bytes=elements * self.item * (2 if added else 1),
+        )
+
+    def _gemm(self, name: str, m: int, n: int, k: int, *, biases: int, count: int = 1, native: bool = False) -> Op:
+        stored = self.formats.matrices
+        weights = (n * k * self.item if native else stored.matrix_bytes(n, k)) + biases * self.item
+        return Op(
+            kind="gemm",
+            name=name,
+            shape=(m, n, k),
+            unit="tensor",
+            dtype=self.formats.dtype if native else stored.compute or self.formats.dtype,
+            count=count,
+            flops=2 * m * n * k,
+            bytes_read=weights,
+            weight_bytes=weights,
+            activation_bytes=m * (n + k) * self.item,
+        )
+
+    def _norm(self, name: str, *, count: int) -> Op:
+        spec, elements = self.spec, self.tokens * self.spec.hidden
+        vectors = 0 if not spec.norm_affine else 2 if spec.norm == "layer" else 1
+        return Op(
+            kind="norm",
+            name=name,
+            shape=(self.tokens, spec.hidden),
+            unit="vector",
+            dtype=self.formats.dtype,
+            count=count,
+            flops=_NORM_FLOPS[spec.norm] * elements,
+            bytes_read=vectors * spec.hidden * self.item,
+            weight_bytes=vectors * spec.hidden * self.item,
+            activation_bytes=2 * elements * self.item,
+        )
+
+    def _elementwise(self, kind: Literal["rotary", "activation", "residual"], name: str, width: int, *, flops: int, reads: int) -> Op:
+        elements = self.tokens * width
+        return Op(
+            kind=kind,
+            name=name,
+            shape=(self.tokens, width),
+            unit="vector",
+            dtype=self.formats.dtype,
+            count=self.spec.layers,
+            flops=flops * elements,
+            activation_bytes=(reads + 1) * elements * self.item,
+        )
+
+    def _all_reduce(self, name: str, width: int, *, count: int) -> Iterator[Op]:
+        shards = self.formats.shards
+        if shards > 1:
+            # Every device must send its part of every sum and pass on the sums it made.
+            payload = self.tokens * width * self.item
+            yield self._collective(name, (self.tokens, width), -(-2 * (shards - 1) * payload // shards), count=count)
+
+    def _collective(self, name: str, shape: tuple[int, ...], sent: int, *, count: int) -> Op:
+        return Op(kind="collective", name=name, shape=shape, unit="vector", dtype=self.formats.dtype, count=count, collective_bytes=sent)

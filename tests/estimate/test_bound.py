@@ -1,0 +1,131 @@
+"""The bound: arithmetic by hand on small cases, and what must hold for every model and device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inferometer.estimate.bound import bound, mean_bound, op_bound
+from inferometer.estimate.limits import limits
+from inferometer.hardware.calibration import Calibration
+from inferometer.hardware.catalogue import catalogue, find_device
+from inferometer.hardware.links import link_between
+from inferometer.model.formats import Formats, weight_format
+from inferometer.model.ops import Op, compulsory_bytes, tensor_flops
+from inferometer.model.presets import preset
+from inferometer.model.spec import ModelSpec
+from inferometer.model.step import decode, forward, prefill
+from inferometer.model.work import work
+
+H100 = find_device("h100-sxm")
+
+
+def _spec(name: str) -> ModelSpec:
+    found = preset(name)
+    assert found is not None
+    return found.spec()
+
+
+def _calibration(**changes: object) -> Calibration:
+    figures: dict[str, object] = {
+        "device": "cuda:0",
+        "device_name": "NVIDIA H100 80GB HBM3",
+        "slug": "h100-sxm",
+        "measured_at": "2025-01-01T00:00:00+00:00",
+        "torch_version": "2.13.0",
+        "threads": None,
+        "seconds_spent": 9.0,
+        "copy_bandwidth_bytes_s": 2e12,
+        "read_bandwidth_bytes_s": 3e12,
+        "matmul_flop_s": {"float16": 5e14},
+        "launch_s": 4e-6,
+    }
+    return Calibration(**(figures | changes))  # type: ignore[arg-type]
+
+
+def test_an_ops_bound_by_hand() -> None:
+    known = limits(H100)
+    read = Op(kind="gemm", name="read", shape=(1, 1, 1), unit="tensor", dtype="float16", flops=2, bytes_read=3350)
+    assert op_bound(read, known) == ("memory", pytest.approx(3350 / 3.35e12, rel=0.01))
+    multiply = replace(read, flops=10**12)
+    assert op_bound(multiply, known) == ("compute", pytest.approx(10**12 / known.matmul_flop_s("float16")))
+    send = Op(kind="collective", name="send", shape=(1, 1), unit="vector", dtype="float16", collective_bytes=450)
+    linked = limits(H100, link=link_between(H100, 2))
+    assert op_bound(send, linked) == ("link", pytest.approx(450 / 450e9))
+    with pytest.raises(ValueError, match="link"):
+        op_bound(send, known)
+
+
+def test_decode_of_one_sequence_is_its_bytes_over_the_bandwidth() -> None:
+    ops = work(_spec("llama-2-7b"), decode([1000]), Formats())
+    found = bound(ops, limits(H100))
+    assert found.binds == "memory"
+    assert found.ms == pytest.approx(compulsory_bytes(ops) / 3.35e12 * 1e3, rel=0.01)
+    assert found.shares["memory"] > 0.99
+
+
+def test_a_long_prefill_is_its_flops_over_the_rate() -> None:
+    known = limits(H100)
+    ops = work(_spec("llama-2-7b"), prefill(8, 2048), Formats())
+    found = bound(ops, known)
+    assert found.binds == "compute"
+    assert found.ms == pytest.approx(tensor_flops(ops) / known.matmul_flop_s("float16") * 1e3, rel=0.03)
+    assert sum(found.kinds.values()) == pytest.approx(found.ms)
+    assert sum(found.shares.values()) == pytest.approx(1)
+
+
+def test_the_link_binds_shards_over_a_slow_one() -> None:
+    card = find_device("rtx-4090")
+    ops = work(_spec("llama-2-7b"), prefill(8, 512), Formats(shards=8))
+    assert bound(ops, limits(card, link=link_between(card, 8))).binds == "link"
+
+
+def test_measured_limits_replace_the_datasheets() -> None:
+    ops = work(_spec("llama-2-7b"), decode([1000]), Formats())
+    sheet, measured = bound(ops, limits(H100)), bound(ops, limits(H100, _calibration()))
+    assert (sheet.basis, measured.basis) == ("datasheet", "calibrated")
+    assert measured.ms / sheet.ms == pytest.approx(3.35 / 3.0, rel=0.01)
+
+
+def test_an_uncalibrated_cpu_says_that_it_is_assumed() -> None:
+    cpu = find_device("cpu")
+    assert limits(cpu).basis == "assumed"
+    measured = _calibration(device="cpu", slug="cpu", matmul_flop_s={"float32": 1e11})
+    known = limits(cpu, measured)
+    assert known.basis == "calibrated"
+    assert known.matmul_flop_s("bfloat16") == 1e11
+
+
+def test_a_type_that_the_device_lacks_is_widened() -> None:
+    v100 = limits(find_device("v100-sxm-32gb"))
+    assert v100.matmul_flop_s("fp8") == v100.matmul_flop_s("float16")
+    assert v100.matmul_flop_s("bfloat16") == v100.matmul_flop_s("float32")
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(sorted(catalogue())), st.sampled_from(["opt-1.3b", "bloom-560m", "llama-2-7b"]), st.integers(1, 64), st.integers(1, 900)
+)
+def test_more_work_never_has_a_lower_bound(slug: str, name: str, batch: int, context: int) -> None:
+    known, spec = limits(find_device(slug)), _spec(name)
+
+    def least(batch: int, context: int, quantize: str | None = None) -> float:
+        formats = Formats(weights=None if quantize is None else weight_format(quantize, "float16"))
+        return bound(work(spec, decode([context] * batch), formats), known).ms
+
+    assert least(batch, context) <= least(batch + 1, context)
+    assert least(batch, context) <= least(batch, context + 1)
+    assert least(batch, context, "int4") <= least(batch, context)
+    whole = bound(work(spec, forward(batch, context), Formats()), known).ms
+    assert bound(work(spec, prefill(batch, context), Formats()), known).kinds["gemm"] <= whole
+
+
+def test_the_mean_of_bounds_weighs_what_binds_by_time() -> None:
+    spec, known = _spec("opt-1.3b"), limits(H100)
+    steps = tuple(bound(work(spec, decode([context]), Formats()), known) for context in (10, 11))
+    middle = mean_bound(steps)
+    assert middle.ms == pytest.approx((steps[0].ms + steps[1].ms) / 2)
+    assert sum(middle.shares.values()) == pytest.approx(1)

@@ -1,0 +1,206 @@
+"""The estimate as users call it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from itertools import product
+from math import isfinite
+
+import pytest
+
+from inferometer.bench.record import Bound, Predicted
+from inferometer.errors import ModelError, UserError
+from inferometer.estimate import Estimate, estimate
+from inferometer.estimate.stack import STACKS
+from inferometer.hardware.catalogue import find_device, slugs
+from inferometer.model.presets import PRESETS, preset
+
+TIMES = ("forward_ms", "prefill_ms", "decode_token_ms")
+
+
+def _estimate(model: str = "opt-1.3b", device: str = "a100-sxm-80gb", **changes: object) -> Estimate:
+    asked: dict[str, object] = {"batch_size": 4, "sequence_length": 128, "decode_length": 16, "calibration": None}
+    return estimate(model, device, **(asked | changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("slug", slugs())
+def test_every_preset_answers_on_every_device(slug: str) -> None:
+    device = find_device(slug)
+    for name, stack in product(PRESETS, STACKS):
+        found = preset(name)
+        assert found is not None
+        forward = stack == "torch-eager-forward"
+        each = estimate(
+            found.spec(), device, batch_size=2, sequence_length=64, decode_length=8, stack=stack, forward_only=forward, calibration=None
+        )
+        assert each.phases
+        for phase, part in each.phases.items():
+            low, high = each.interval[phase]
+            assert 0 < part.bound.ms < part.cost.ms < high
+            assert part.bound.ms <= low < part.cost.ms
+            assert isfinite(part.cost.ms)
+        assert each.peak_memory_bytes > 0
+        assert each.fits == (each.short_by_bytes is None)
+        assert each.fits == (each.memory.device_bytes <= device.usable_memory_bytes)
+        assert each.fits == (each.largest_batch >= 2)
+        json.dumps(each.to_dict(), allow_nan=False)
+
+
+def test_the_document_has_the_contracts_fields() -> None:
+    found = _estimate().to_dict()
+    assert {"prefill_ms", "decode_token_ms", "peak_memory_bytes", "j_per_token", "bound", "breakdown", "interval", "basis"} <= set(found)
+    assert found["forward_ms"] is None
+    assert found["bound"]["basis"] == "datasheet"
+    assert found["bound"]["binds"] == {"prefill_ms": "compute", "decode_token_ms": "memory"}
+    assert found == json.loads(json.dumps(found))
+
+
+def test_a_record_takes_the_bound_and_the_prediction_as_they_are() -> None:
+    found = _estimate()
+    assert Bound(**found.bound).decode_token_ms == found.bound["decode_token_ms"]
+    assert Predicted(**found.predicted).peak_memory_bytes == found.peak_memory_bytes
+
+
+def test_one_token_has_no_decode_steps_and_an_encoder_no_tokens() -> None:
+    assert _estimate(decode_length=1).decode_token_ms is None
+    found = _estimate("bert-base")
+    assert found.prefill_ms is None
+    assert found.forward_ms is not None
+    assert found.memory.kv == 0
+
+
+def test_the_decode_step_is_the_mean_over_the_growing_context() -> None:
+    whole = _estimate(batch_size=64, sequence_length=100, decode_length=41)
+    singles = [_estimate(batch_size=64, sequence_length=100 + step, decode_length=2) for step in range(40)]
+    assert whole.bound["decode_token_ms"] == pytest.approx(sum(each.bound["decode_token_ms"] for each in singles) / 40, rel=1e-9)
+    assert whole.decode_token_ms == pytest.approx(sum(each.decode_token_ms or 0 for each in singles) / 40, rel=1e-3)
+
+
+def test_what_does_not_fit_is_priced_and_the_remedy_holds() -> None:
+    found = _estimate("llama-2-70b", "h100-sxm", sequence_length=1000)
+    assert not found.fits
+    assert found.short_by_bytes == found.memory.device_bytes - find_device("h100-sxm").usable_memory_bytes
+    assert found.decode_token_ms is not None
+    assert found.remedy == "--quantize int8"
+    assert _estimate("llama-2-70b", "h100-sxm", sequence_length=1000, quantize="int8").fits
+
+
+@pytest.mark.parametrize(
+    ("model", "device", "changes", "remedy"),
+    [
+        ("llama-2-7b", "h100-sxm", {"batch_size": 4000}, {"batch_size": None}),
+        ("opt-13b", "rtx-4090", {}, {"quantize": "int8"}),
+        ("llama-2-70b", "rtx-4090", {}, {"tensor_parallel": 8, "gpus": 8}),
+        ("opt-6.7b", "l4", {"dtype": "float32"}, {"dtype": "float16"}),
+    ],
+)
+def test_remedies_make_it_fit(model: str, device: str, changes: dict[str, object], remedy: dict[str, object]) -> None:
+    found = _estimate(model, device, **changes)
+    assert found.remedy is not None
+    words = found.remedy.split()
+    given = dict(zip(words[::2], words[1::2], strict=True))
+    assert set(given) == {"--" + name.replace("_", "-") for name in remedy}
+    for name, value in remedy.items():
+        assert value is None or given["--" + name.replace("_", "-")] == str(value)
+    kinds = {"--dtype": str, "--quantize": str}
+    asked = {flag.removeprefix("--").replace("-", "_"): kinds.get(flag, int)(value) for flag, value in given.items()}
+    assert _estimate(model, device, **(changes | asked)).fits
+
+
+def test_nothing_helps_a_model_that_no_machine_of_such_cards_holds() -> None:
+    found = _estimate("opt-175b", "rtx-2080-ti")
+    assert not found.fits
+    assert found.remedy is None or "--tensor-parallel" in found.remedy
+
+
+def test_shards_are_faster_and_talk() -> None:
+    one, four = _estimate("llama-2-70b", "h200"), _estimate("llama-2-70b", "h200", tensor_parallel=4)
+    assert one.decode_token_ms is not None
+    assert four.decode_token_ms is not None
+    assert four.decode_token_ms < one.decode_token_ms
+    assert "collective" in four.phases["decode_token_ms"].cost.kinds
+    assert four.to_dict()["link"] == "nvlink4"
+
+
+def test_energy_is_between_idle_and_the_limit() -> None:
+    found = _estimate()
+    prefill, step, joules = found.prefill_ms, found.decode_token_ms, found.j_per_token
+    assert prefill is not None
+    assert step is not None
+    assert joules is not None
+    watts = joules * 4 * 16 / ((prefill + 15 * step) / 1e3)
+    assert 0.3 * 400 <= watts <= 400
+    assert _estimate(device="cpu").j_per_token is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"stack": "nativ"}, "--stack nativ is unknown; did you mean native"),
+        ({"device": "a100"}, "did you mean a100"),
+        ({"model": "opt-1.4b"}, "did you mean opt-1.3b"),
+        ({"dtype": "float64"}, "--dtype float64 is unknown"),
+        ({"device": "t4", "dtype": "bfloat16"}, "--dtype bfloat16: t4"),
+        ({"quantize": "int5"}, "--quantize int5 is unknown"),
+        ({"kv_dtype": "int3"}, "--kv-dtype int3"),
+        ({"tensor_parallel": 3}, "--tensor-parallel 3"),
+        ({"tensor_parallel": 4, "gpus": 2}, "--tensor-parallel 4 needs"),
+        ({"device": "cpu", "tensor_parallel": 2}, "cpu is one device"),
+        ({"link": "ethernet"}, "--link ethernet"),
+        ({"sequence_length": 2048}, "--sequence-length 2048"),
+        ({"sequence_length": 0}, "--sequence-length must be at least 1"),
+        ({"batch_size": 0}, "--batch-size must be at least 1"),
+        ({"decode_length": 0}, "--decode-length must be at least 1"),
+        ({"loss": True}, "--loss goes with --forward-only"),
+        ({"model": "bert-base", "loss": True}, "--loss"),
+        ({"stack": "torch-eager-forward"}, "add --forward-only"),
+    ],
+)
+def test_impossible_requests_are_one_line_that_names_the_flag(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(UserError, match=words.replace("(", r"\(")) as caught:
+        _estimate(**changes)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_model_is_a_model_error() -> None:
+    with pytest.raises(ModelError, match="did you mean"):
+        _estimate("llama-2-8b")
+
+
+def test_dtypes_by_alias_and_auto() -> None:
+    assert _estimate(dtype="fp16").request.formats.dtype == "float16"
+    assert _estimate(dtype="bf16").request.formats.dtype == "bfloat16"
+    assert _estimate("bloomz-7b1", "t4", dtype="auto").request.formats.dtype == "float16"
+    assert _estimate(device="cpu", dtype="auto").request.formats.dtype in ("bfloat16", "float32")
+
+
+def test_smaller_numbers_decode_faster() -> None:
+    def step(**changes: object) -> float:
+        return _estimate("llama-2-7b", **changes).bound["decode_token_ms"]  # type: ignore[no-any-return]
+
+    assert step(quantize="int4") < step(quantize="int8") < step() < step(dtype="float32")
+    assert step(kv_dtype="int8") < step()
+
+
+def test_an_estimate_takes_less_than_ten_milliseconds() -> None:
+    _estimate("llama-2-70b")
+    times = []
+    for _ in range(10):
+        start = time.perf_counter()
+        _estimate("llama-2-70b", tensor_parallel=8, decode_length=512)
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.010
+
+
+def test_estimating_imports_no_torch() -> None:
+    code = (
+        "import sys\n"
+        "from inferometer.estimate import estimate\n"
+        "estimate('llama-2-7b', 'h100-sxm', batch_size=1, sequence_length=10, decode_length=4)\n"
+        "print(sorted({'torch', 'numpy', 'transformers', 'tokenizers'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,95 @@
+"""Peak memory by use, and the largest batch that fits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inferometer.estimate.memory import Workload, largest_batch, logit_bytes, memory
+from inferometer.estimate.stack import STACKS
+from inferometer.hardware.catalogue import find_device
+from inferometer.model.formats import Formats, kv_bytes_per_token
+from inferometer.model.parameters import parameter_count
+from inferometer.model.presets import PRESETS, preset
+from inferometer.model.spec import ModelSpec
+
+NATIVE, HF, FORWARD = STACKS["native"], STACKS["hf-eager"], STACKS["torch-eager-forward"]
+
+
+def _spec(name: str) -> ModelSpec:
+    found = preset(name)
+    assert found is not None
+    return found.spec()
+
+
+def test_weights_and_cache_by_hand() -> None:
+    spec = _spec("llama-2-7b")
+    found = memory(spec, Formats(), NATIVE, Workload(batch=4, length=1000, generated=24), cpu=False)
+    assert found.weights == 2 * parameter_count(spec)
+    assert found.kv == 4 * 1024 * 2 * 32 * 4096 * 2
+    assert found.peak_bytes == found.weights + found.kv + max(found.activations, found.logits)
+    assert found.device_bytes == found.peak_bytes + found.context
+
+
+def test_a_layers_largest_moment_by_hand() -> None:
+    # OPT: the layer's input, the residual after attention, the norm's output, the inner width before and after its activation.
+    spec = _spec("opt-1.3b")
+    found = memory(spec, Formats(), NATIVE, Workload(batch=1, length=100), cpu=False)
+    assert found.activations == 100 * (3 * 2048 + 2 * 8192) * 2
+    # Llama: the rotation's tables too, and both halves of the gated width, the gate's activation and the product.
+    spec = _spec("llama-2-7b")
+    found = memory(spec, Formats(), NATIVE, Workload(batch=1, length=100), cpu=False)
+    assert found.activations == 100 * (2 * 128 + 3 * 4096 + 4 * 11008) * 2
+
+
+def test_logits_by_the_path_of_the_loss() -> None:
+    opt, llama, formats = _spec("opt-1.3b"), _spec("clm-60m"), Formats()
+    asked = Workload(batch=2, length=3, loss=True)
+    assert logit_bytes(opt, formats, FORWARD, asked) == 2 * 6 * opt.vocabulary * 2
+    assert logit_bytes(llama, formats, FORWARD, asked) == 4 * 6 * llama.vocabulary * 2
+    assert logit_bytes(opt, formats, FORWARD, replace(asked, loss=False)) == 6 * opt.vocabulary * 2
+    assert logit_bytes(opt, formats, NATIVE, Workload(batch=16, length=1024, loss=True)) == 1024 * opt.vocabulary * 10
+    assert logit_bytes(_spec("bert-base"), formats, NATIVE, asked) == 0
+
+
+def test_scores_go_through_memory_only_where_attention_is_not_fused() -> None:
+    spec, asked = _spec("bloom-560m"), Workload(batch=2, length=256)
+    native = memory(spec, Formats(), NATIVE, asked, cpu=False).activations
+    eager = memory(spec, Formats(), HF, asked, cpu=False).activations
+    scores = 16 * 256 * 256
+    # One bias for both sequences, against scores and their float32 softmax of each.
+    assert eager - native == 2 * scores * (2 + 4) - scores * 2
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from([name for name, each in PRESETS.items() if not each.spec().encoder]),
+    st.sampled_from(["t4", "rtx-4090", "a100-sxm-40gb", "b200", "mi300x"]),
+    st.sampled_from(sorted(STACKS)),
+    st.integers(1, 900),
+    st.integers(0, 200),
+)
+def test_the_largest_batch_fits_and_the_next_does_not(name: str, slug: str, stack: str, length: int, generated: int) -> None:
+    spec, device = _spec(name), find_device(slug)
+    asked = Workload(batch=1, length=length, generated=generated)
+
+    def fits(batch: int) -> bool:
+        needed = memory(spec, Formats(), STACKS[stack], replace(asked, batch=batch), cpu=False)
+        return needed.device_bytes <= device.usable_memory_bytes
+
+    largest = largest_batch(spec, Formats(), STACKS[stack], asked, device)
+    assert largest == 0 or fits(largest)
+    assert not fits(largest + 1)
+
+
+@pytest.mark.parametrize("shards", [2, 4, 8])
+def test_shards_divide_what_each_device_holds(shards: int) -> None:
+    spec, asked = _spec("llama-2-70b"), Workload(batch=8, length=512, generated=64)
+    one = memory(spec, Formats(), NATIVE, asked, cpu=False)
+    cut = memory(spec, Formats(shards=shards), NATIVE, asked, cpu=False)
+    assert cut.kv * shards == one.kv
+    assert cut.weights < one.weights / shards * 1.01
+    assert kv_bytes_per_token(spec, Formats(shards=shards)) * shards == kv_bytes_per_token(spec, Formats())
