@@ -1,0 +1,96 @@
+"""What the runner asks of a stack that runs a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from inferometer.schedule.sampling import SamplingParams
+
+Prompts = Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """Generated tokens (rows, steps) and the log-probability that each was drawn with, float32 of the same shape."""
+
+    tokens: tuple[tuple[int, ...], ...]
+    log_probabilities: tuple[tuple[float, ...], ...]
+
+
+class Backend(Protocol):
+    """One loaded model. A batch runs `prefill`, any number of `decode` and `finish`; `abandon` drops it after a failure.
+
+    Work may still be queued on the device when a call returns; `synchronise` waits for it. Every row of a batch has the same length.
+    `output_width` is the vocabulary (an encoder's hidden size).
+    """
+
+    name: str
+    stack_version: str
+    device: torch.device
+    output_width: int
+    encoder: bool
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes that it keeps on the device between batches: weights, and a cache that it does not give back."""
+        ...
+
+    def prepare(self, rows: int, tokens: int) -> None:
+        """Makes room for batches of `rows` sequences of up to `tokens` tokens, all together; raises where there is none."""
+        ...
+
+    def prefill(self, prompts: Prompts, params: SamplingParams) -> None:
+        """One forward over the prompts and the first token of every row."""
+        ...
+
+    def decode(self) -> None:
+        """One more token for every row, whatever the last one was."""
+        ...
+
+    def finish(self) -> Sequence[Sequence[int]]:
+        """The generated tokens of every row; frees what the batch held."""
+        ...
+
+    def abandon(self) -> None:
+        """Frees what a batch in progress and its cache hold; does nothing without any."""
+        ...
+
+    def forward(self, prompts: Prompts, *, loss: bool) -> float | None:
+        """One forward with logits at every position (an encoder: hidden states, and the pooler's output where there is one).
+
+        With `loss`, also the mean next-token cross-entropy over the rows, which it returns; else None.
+        """
+        ...
+
+    def logits(self, prompts: Prompts, *, last_only: bool) -> Tensor:
+        """float32 logits (rows, length or 1, vocabulary) of one forward without a cache, on the device.
+
+        For an encoder the hidden states, and after them, as one more position, the pooler's output where there is one.
+        """
+        ...
+
+    def continuation(self, prompts: Prompts, steps: int) -> Continuation:
+        """Greedy tokens through the cached path that `prefill` and `decode` take, with their log-probabilities."""
+        ...
+
+    def synchronise(self) -> None:
+        """Returns when the device has done all that was asked."""
+        ...
+
+    def close(self) -> None:
+        """Frees the model."""
+        ...
+
+
+class Reference(Backend, Protocol):
+    """A backend that others are held against."""
+
+    def exact(self) -> AbstractContextManager[None]:
+        """While it lasts, `logits` are computed in float32 from the same weights. Raises where there is no memory for that."""
+        ...

@@ -1,0 +1,81 @@
+"""A case: one question that a benchmark answers, with everything that decides the answer and nothing about the effort spent."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+
+from inferometer.schedule.sampling import SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A model on a backend, with a workload. None means unset (the default of whatever takes it).
+
+    A batch of `batch_size` prompts of `sequence_length` tokens, each continued by `decode_length` tokens whatever their content
+    (end-of-sequence is ignored). With `forward_only`, one pass over the prompts that yields logits at every position, and with
+    `loss` their mean next-token cross-entropy; `decode_length` is then None. Raises ValueError for a workload that is none.
+    """
+
+    model: str
+    backend: str
+    dtype: str
+    device: str | None
+    device_name: str | None = None
+    batch_size: int
+    sequence_length: int
+    decode_length: int | None
+    weights: str = "auto"
+    seed: int = 0
+    quantize: str | None = None
+    kv_dtype: str | None = None
+    tensor_parallel: int = 1
+    admission: str | None = None
+    group_size: int | None = None
+    num_groups: int | None = None
+    memory_limit: int | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    typical_p: float | None = None
+    repetition_penalty: float | None = None
+    watermark: bool = False
+    do_sample: bool = False
+    forward_only: bool = False
+    loss: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "sequence_length", "tensor_parallel"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.forward_only != (self.decode_length is None):
+            raise ValueError("a case has a decode length exactly when it is not forward_only")
+        if self.decode_length is not None and self.decode_length < 1:
+            raise ValueError(f"decode_length must be at least 1, not {self.decode_length}")
+        if self.loss and not self.forward_only:
+            raise ValueError("loss goes with forward_only")
+
+    @property
+    def case_id(self) -> str:
+        """Sixteen hexadecimal digits that name the question: equal in every process, and unchanged by a new option left unset."""
+        asked = {name: value for name, value in asdict(self).items() if value is not None and value is not False}
+        text = json.dumps(asked, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def steps(self) -> int:
+        """Decode steps after the prefill, whose forward already gives the first token."""
+        return 0 if self.decode_length is None else self.decode_length - 1
+
+    def sampling_params(self) -> SamplingParams:
+        """The parameters of each request; raises UserError where a sampling option is out of range."""
+        given = {name: getattr(self, name) for name in ("temperature", "top_k", "top_p", "typical_p", "repetition_penalty")}
+        return SamplingParams(
+            max_new_tokens=self.decode_length or 1,
+            ignore_eos=True,
+            seed=self.seed,
+            do_sample=self.do_sample,
+            watermark=self.watermark,
+            **{name: value for name, value in given.items() if value is not None},
+        )

@@ -1,0 +1,65 @@
+"""The machine and the software that a number was taken on, without names of users, hosts or folders."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from inferometer import __version__
+
+
+def version_of(package: str) -> str | None:
+    """The installed version of a package, without importing it; None if it is not there."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def device_name(device: torch.device) -> str | None:
+    """What the driver calls the accelerator, or the processor's model name."""
+    return str(torch.cuda.get_device_name(device)) if device.type == "cuda" else cpu_model()
+
+
+def device_slug(device: torch.device) -> str | None:
+    """The catalogue's name of the device. Only this machine's processor has one until the catalogue of devices lands."""
+    return "cpu" if device.type == "cpu" else None
+
+
+def cpu_model() -> str | None:
+    """The processor's own name, where the operating system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "Model"))]
+    return next((name for name in names if name), platform.processor() or None)
+
+
+def usable_cores() -> int | None:
+    """Processors that this process may run on, which a container may have made fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """What a record says of where it was taken; unknown is None."""
+    cuda = device.type == "cuda"
+    return {
+        "inferometer": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": version_of("transformers"),
+        "cuda": torch.version.cuda if cuda else None,
+        "gpu": torch.cuda.get_device_name(device) if cuda else None,
+        "gpu_memory_bytes": torch.cuda.get_device_properties(device).total_memory if cuda else None,
+        "platform": platform.platform(),
+        "cpu": cpu_model(),
+        "cores": usable_cores(),
+        "threads": torch.get_num_threads(),
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+    }

@@ -1,0 +1,34 @@
+"""What a failed run failed of, and the one line of evidence that a record keeps."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from inferometer.engine.engine import CacheTooSmallError
+
+_MEMORY_WORDS = (
+    "out of memory",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "not enough memory",
+    "cublas_status_alloc_failed",
+    "cudnn_status_alloc_failed",
+    "cudaerrormemoryallocation",
+    "std::bad_alloc",
+)
+_EVIDENCE_LENGTH = 400
+
+
+def status_of(error: Exception) -> Literal["oom", "error"]:
+    """ "oom" where memory ran out: torch's own error, Python's, the cache's, or a RuntimeError that only says so in words."""
+    if isinstance(error, MemoryError | CacheTooSmallError) or type(error).__name__ == "OutOfMemoryError":
+        return "oom"
+    words = str(error).lower()
+    return "oom" if isinstance(error, RuntimeError) and any(w in words for w in _MEMORY_WORDS) else "error"
+
+
+def evidence_of(error: Exception) -> str:
+    """The kind of error and the first lines of what it says, on one line."""
+    words = " ".join(str(error).split())
+    text = f"{type(error).__name__}: {words}" if words else type(error).__name__
+    return text if len(text) <= _EVIDENCE_LENGTH else text[: _EVIDENCE_LENGTH - 3] + "..."

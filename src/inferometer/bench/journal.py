@@ -1,0 +1,66 @@
+"""Records on disk: one JSON object a line, only ever appended, each on the disk before the next case starts."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from inferometer.bench.record import Record
+from inferometer.errors import UserError
+
+
+class Journal:
+    """A file that records are appended to. Raises UserError at once where the file cannot be written, before anything is measured."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._file = path.open("ab+")
+        except OSError as error:
+            raise UserError(f"--output {path}: {error.strerror}; name a file in a folder that you may write to") from error
+        # A process killed while it wrote leaves a line without an end; ours must not be glued to it.
+        if self._file.seek(0, os.SEEK_END):
+            self._file.seek(-1, os.SEEK_END)
+            if self._file.read(1) != b"\n":
+                self._file.write(b"\n")
+
+    def append(self, record: Record) -> None:
+        """Writes one record and returns when the disk has it."""
+        line = json.dumps(record.to_json(), allow_nan=False, separators=(",", ":"))
+        self._file.write(line.encode() + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def read_records(path: Path) -> list[Record]:
+    """The records of a journal in the order in which they were written. A line torn by a crash, which is no JSON, is passed over.
+
+    Raises UserError naming the file and the line for JSON that is not a record, or a record whose arithmetic is off.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; name a file of records that `bench --output` wrote") from error
+    records = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue
+        try:
+            records.append(Record.from_json(value))
+        except (ValueError, TypeError, AttributeError) as error:
+            raise UserError(f"{path}, line {number}: {error}") from error
+    return records

@@ -1,0 +1,69 @@
+"""What hardware and estimator say of a case before it runs, and how near a measurement came to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from inferometer.bench.case import Case
+from inferometer.bench.record import Bound, Predicted
+from inferometer.bench.statistics import Summary
+from inferometer.errors import UserError
+from inferometer.estimate.bound import Bound as PhaseBound
+from inferometer.estimate.estimate import estimate
+from inferometer.hardware.device import DeviceSpec
+from inferometer.model.spec import ModelSpec
+
+_STACKS: Final[Mapping[str, str]] = {"native": "native", "hf": "hf-eager"}
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """A case's bound and prediction, None where too little is known of the device; phases: the bound of each timed phase."""
+
+    bound: Bound | None = None
+    predicted: Predicted | None = None
+    phases: Mapping[str, PhaseBound] = field(default_factory=dict)
+
+    def utilisation(self, times: Mapping[str, Summary]) -> dict[str, float] | None:
+        """Shares of the limits that the compulsory work takes up over the mean measured times; None where no limit is known.
+
+        mbu: bytes of a decode step (or of the forward) against the memory bandwidth. mfu: FLOPs of the prefill (or of the forward)
+        against the rate of the units that do them.
+        """
+        found = {}
+        for name, phases in {"mbu": ("decode_token_ms", "forward_ms"), "mfu": ("prefill_ms", "forward_ms")}.items():
+            phase = next((phase for phase in phases if phase in times and phase in self.phases), None)
+            if phase is not None:
+                least = self.phases[phase].memory_ms if name == "mbu" else self.phases[phase].compute_ms
+                found[name] = least / times[phase].mean
+        return found or None
+
+
+def outlook(case: Case, spec: ModelSpec, device: DeviceSpec | None) -> Outlook:
+    """The outlook of a case on `device`, None for one that the catalogue does not have.
+
+    Limits that are only assumed, as of a processor that was never calibrated, give a prediction but no bound.
+    """
+    if device is None:
+        return Outlook()
+    try:
+        found = estimate(
+            spec,
+            device,
+            batch_size=case.batch_size,
+            sequence_length=case.sequence_length,
+            decode_length=case.decode_length,
+            dtype=case.dtype,
+            tensor_parallel=case.tensor_parallel,
+            stack=_STACKS[case.backend],
+            forward_only=case.forward_only,
+            loss=case.loss,
+        )
+    except UserError:
+        return Outlook()  # a description of the device that lacks the rates of this case
+    predicted = Predicted(**found.predicted)
+    if found.limits.basis == "assumed":
+        return Outlook(predicted=predicted)
+    return Outlook(Bound(**found.bound), predicted, {str(phase): each.bound for phase, each in found.phases.items()})

@@ -1,0 +1,42 @@
+"""Prompts of an exact number of tokens: the same for every backend, different for every row of a batch."""
+
+from __future__ import annotations
+
+import random
+from typing import Protocol
+
+from inferometer.errors import UserError
+
+FILLER = """\
+The harbour wakes before the town does. Gulls argue over the quay while the first boats come in, low in the water, and the
+weighing scale behind the shed creaks under crate after crate. Someone writes the figures on a slate: eleven of cod, four of
+ling, a half of something nobody can name. By seven the fog has thinned and the bakery sends its smell downhill; by eight the
+ferry sounds its horn twice, as it has on every morning except two. Children count the steps from the chapel to the pier and
+never agree on the number. At noon the tide turns, the ropes slacken, and the harbour master, who has measured everything here
+at least once, walks the wall with his hands behind his back, checking that the sea is where he left it.
+"""
+
+# A prime far from the filler's length in tokens of any tokenizer, so that neighbouring rows start at unrelated words.
+_STRIDE = 37
+
+
+class Encoder(Protocol):
+    """What prompts need of a tokenizer."""
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]: ...
+
+
+def text_prompts(tokenizer: Encoder, batch_size: int, length: int, vocabulary: int) -> list[list[int]]:
+    """`batch_size` rows of exactly `length` tokens of the filler text, each row begun at another word.
+
+    Raises UserError where the tokenizer gives an id that the model has no embedding for.
+    """
+    tokens = tokenizer.encode(FILLER, special=False)
+    if not tokens or max(tokens) >= vocabulary:
+        raise UserError(f"--tokenizer gives token ids beyond the model's vocabulary of {vocabulary}; name the model's own, or byte")
+    return [[tokens[(row * _STRIDE + i) % len(tokens)] for i in range(length)] for row in range(batch_size)]
+
+
+def random_prompts(seed: int, batch_size: int, length: int, vocabulary: int) -> list[list[int]]:
+    """`batch_size` rows of `length` uniformly random token ids; a row depends on the seed and its number alone."""
+    return [random.Random(f"{seed}/{row}").choices(range(vocabulary), k=length) for row in range(batch_size)]

@@ -1,0 +1,264 @@
+"""A record: what one case gave, with its status and the evidence, refused at construction where its own arithmetic is off."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, get_args
+
+from inferometer.bench.statistics import Summary, mean, rates
+
+SCHEMA_VERSION = 1
+Status = Literal["ok", "oom", "error", "timeout", "skipped"]
+
+# Division and multiplication back may each be off by half a unit in the last place; anything near this is an error of arithmetic.
+_RELATIVE = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throughput:
+    """Tokens per second, each figure the mean of the rates of the single runs (not tokens over mean latency).
+
+    prefill_first_tok_s counts one first token a sequence, prefill_prompt_tok_s the prompt tokens, decode_tok_s the tokens of the
+    decode steps, total_tok_s all generated tokens over prefill and decode, forward_tok_s the tokens of a forward-only pass.
+    """
+
+    prefill_first_tok_s: float | None = None
+    prefill_prompt_tok_s: float | None = None
+    decode_tok_s: float | None = None
+    total_tok_s: float | None = None
+    forward_tok_s: float | None = None
+    basis: str = "mean of the runs' rates"
+    samples: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeakMemory:
+    """Peak bytes during the case: tensors of this backend, what the allocator held for them, what the whole device had in use."""
+
+    allocated: int | None = None
+    reserved: int | None = None
+    device: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """The least time that the hardware needs. `binds` says for each of the times what limits it, by the time's name."""
+
+    forward_ms: float | None = None
+    prefill_ms: float | None = None
+    decode_token_ms: float | None = None
+    binds: Mapping[str, str] | None = None
+    basis: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted:
+    """What the estimator expected. `interval` holds (low, high) by the predicted figure's name."""
+
+    forward_ms: float | None = None
+    prefill_ms: float | None = None
+    decode_token_ms: float | None = None
+    peak_memory_bytes: int | None = None
+    j_per_token: float | None = None
+    basis: str | None = None
+    interval: Mapping[str, tuple[float, float]] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """The correctness check before a case's speed. Errors are relative to the reference's largest value; None if not finite."""
+
+    method: str
+    max_error: float | None
+    tolerance: float
+    passed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """The answer to a case. Unknown is None. Times in milliseconds, one sample a run.
+
+    Raises ValueError where decode_total differs from steps x decode_token, where throughput x latency differs from the tokens of a
+    run, where an "ok" case has no times, a failed check or evidence of a failure, or where any other has times or no evidence.
+    """
+
+    case_id: str
+    started_at: str
+    model: str
+    weights: str
+    backend: str
+    stack_version: str
+    device: str | None
+    device_name: str | None
+    gpus: int
+    link: str | None = None
+    dtype: str
+    quantize: str | None = None
+    kv_dtype: str | None = None
+    tensor_parallel: int = 1
+    admission: str | None = None
+    group_size: int | None = None
+    num_groups: int | None = None
+    memory_limit: int | None = None
+    batch_size: int
+    sequence_length: int
+    decode_length: int | None
+    forward_only: bool = False
+    loss: bool = False
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    runs: int
+    warmups: int
+    status: Status
+    evidence: str | None = None
+    prefill_ms: Summary | None = None
+    decode_token_ms: Summary | None = None
+    decode_total_ms: Summary | None = None
+    total_ms: Summary | None = None
+    forward_ms: Summary | None = None
+    throughput: Throughput = field(default_factory=Throughput)
+    peak_memory_bytes: PeakMemory = field(default_factory=PeakMemory)
+    pages_peak: int | None = None
+    link_gb_s: float | None = None
+    energy: Mapping[str, Any] | None = None
+    bound: Bound | None = None
+    utilisation: Mapping[str, Any] | None = None
+    predicted: Predicted | None = None
+    serving: Mapping[str, Any] | None = None
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    checked: Checked | None = None
+    schema_version: int = SCHEMA_VERSION
+
+    def __post_init__(self) -> None:
+        if self.schema_version != SCHEMA_VERSION:
+            raise ValueError(f"schema_version {self.schema_version} is not {SCHEMA_VERSION}, the one this version reads")
+        if self.status not in get_args(Status):
+            raise ValueError(f"status must be one of {', '.join(get_args(Status))}, not {self.status!r}")
+        times = (self.prefill_ms, self.decode_token_ms, self.decode_total_ms, self.total_ms, self.forward_ms)
+        if self.status != "ok":
+            if not self.evidence:
+                raise ValueError(f"status {self.status} needs evidence")
+            if any(t is not None for t in times):
+                raise ValueError(f"a case with status {self.status} has no times to show")
+            return
+        if self.evidence is not None or (self.checked is not None and not self.checked.passed):
+            raise ValueError("an ok case has no evidence of a failure and no failed check")
+        if any(t is not None and len(t.samples) != self.runs for t in times):
+            raise ValueError(f"each time has one sample for each of the {self.runs} runs")
+        if self.forward_only:
+            self._check_forward()
+        else:
+            self._check_generation()
+        self._check_throughput()
+
+    @property
+    def steps(self) -> int:
+        """Decode steps: decode_length less the first token, which the prefill gives."""
+        return 0 if self.decode_length is None else self.decode_length - 1
+
+    def _check_forward(self) -> None:
+        others = (self.prefill_ms, self.decode_token_ms, self.decode_total_ms, self.total_ms)
+        if self.forward_ms is None or any(t is not None for t in others):
+            raise ValueError("a forward-only case has forward_ms and no other time")
+
+    def _check_generation(self) -> None:
+        if self.prefill_ms is None or self.total_ms is None or self.forward_ms is not None:
+            raise ValueError("a generating case has prefill_ms and total_ms, and no forward_ms")
+        if (self.decode_total_ms is None) != (self.steps == 0) or (self.decode_token_ms is None) != (self.steps == 0):
+            raise ValueError(f"decode times go with decode steps, of which there are {self.steps}")
+        decode = (0.0,) * self.runs
+        if self.decode_total_ms is not None and self.decode_token_ms is not None:
+            decode = self.decode_total_ms.samples
+            for run, (total, token) in enumerate(zip(decode, self.decode_token_ms.samples, strict=True)):
+                if not math.isclose(total, self.steps * token, rel_tol=_RELATIVE):
+                    raise ValueError(f"run {run}: decode_total_ms {total} is not {self.steps} steps of {token}")
+        for run, (whole, prefill, rest) in enumerate(zip(self.total_ms.samples, self.prefill_ms.samples, decode, strict=True)):
+            if not math.isclose(whole, prefill + rest, rel_tol=_RELATIVE):
+                raise ValueError(f"run {run}: total_ms {whole} is not prefill {prefill} and decode {rest}")
+
+    def _check_throughput(self) -> None:
+        for name, (tokens, latency) in self._work().items():
+            samples = self.throughput.samples.get(name, ())
+            figure = getattr(self.throughput, name)
+            if latency is None:
+                if samples or figure is not None:
+                    raise ValueError(f"throughput.{name} has no time that it could come from")
+                continue
+            if figure is None or len(samples) != len(latency.samples):
+                raise ValueError(f"throughput.{name} needs a rate for each run")
+            for run, (rate, ms) in enumerate(zip(samples, latency.samples, strict=True)):
+                if not math.isclose(rate * ms / 1000.0, tokens, rel_tol=_RELATIVE):
+                    raise ValueError(f"run {run}: throughput.{name} {rate} x {ms} ms is not {tokens} tokens")
+            if not math.isclose(figure, mean(samples), rel_tol=_RELATIVE):
+                raise ValueError(f"throughput.{name} {figure} is not the mean of the runs' rates, {mean(samples)}")
+
+    def _work(self) -> dict[str, tuple[int, Summary | None]]:
+        return work(
+            batch_size=self.batch_size,
+            sequence_length=self.sequence_length,
+            steps=self.steps,
+            prefill_ms=self.prefill_ms,
+            decode_total_ms=self.decode_total_ms,
+            total_ms=self.total_ms,
+            forward_ms=self.forward_ms,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """A dictionary of plain values; `from_json` gives the record back."""
+        value: dict[str, Any] = json.loads(json.dumps(asdict(self), allow_nan=False))
+        return {"schema_version": value.pop("schema_version"), **value}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Record:
+        """Reads what `to_json` wrote. Raises ValueError for an unknown or missing name and wherever the constructor does."""
+        unknown = set(value) - {f.name for f in fields(cls)}
+        if unknown:
+            raise ValueError(f"unknown names in a record: {', '.join(sorted(unknown))}")
+        kept = dict(value)
+        try:
+            for name in ("prefill_ms", "decode_token_ms", "decode_total_ms", "total_ms", "forward_ms"):
+                if kept.get(name) is not None:
+                    kept[name] = Summary.from_json(kept[name])
+            if kept.get("throughput") is not None:
+                given = dict(kept["throughput"])
+                given["samples"] = {name: tuple(samples) for name, samples in given.get("samples", {}).items()}
+                kept["throughput"] = Throughput(**given)
+            if kept.get("predicted") is not None and kept["predicted"].get("interval") is not None:
+                interval = {name: tuple(ends) for name, ends in kept["predicted"]["interval"].items()}
+                kept["predicted"] = {**kept["predicted"], "interval": interval}
+            for name, kind in (("peak_memory_bytes", PeakMemory), ("bound", Bound), ("predicted", Predicted), ("checked", Checked)):
+                if kept.get(name) is not None:
+                    kept[name] = kind(**kept[name])
+            return cls(**kept)
+        except (TypeError, KeyError) as error:
+            raise ValueError(f"not a record: {error}") from error
+
+
+def work(
+    *,
+    batch_size: int,
+    sequence_length: int,
+    steps: int,
+    prefill_ms: Summary | None,
+    decode_total_ms: Summary | None,
+    total_ms: Summary | None,
+    forward_ms: Summary | None,
+) -> dict[str, tuple[int, Summary | None]]:
+    """For each throughput figure, the tokens of one run that it counts and the latency that they took."""
+    return {
+        "prefill_first_tok_s": (batch_size, prefill_ms),
+        "prefill_prompt_tok_s": (batch_size * sequence_length, prefill_ms),
+        "decode_tok_s": (batch_size * steps, decode_total_ms),
+        "total_tok_s": (batch_size * (steps + 1), total_ms),
+        "forward_tok_s": (batch_size * sequence_length, forward_ms),
+    }
+
+
+def throughput(counted: Mapping[str, tuple[int, Summary | None]]) -> Throughput:
+    """The rates of the runs and their means, from the tokens and latencies that `work` lists."""
+    samples = {name: rates(tokens, latency.samples) for name, (tokens, latency) in counted.items() if latency is not None}
+    means: dict[str, Any] = {name: mean(values) for name, values in samples.items()}
+    return Throughput(samples=samples, **means)

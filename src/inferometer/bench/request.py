@@ -1,0 +1,110 @@
+"""What a benchmark is asked for, and whether it can be done at all; without torch, so that a refusal is quick."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inferometer.bench.case import Case
+from inferometer.errors import UserError
+from inferometer.model.spec import ModelSpec
+
+BACKENDS = ("native", "hf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchRequest:
+    """A sweep over batch sizes. Names are those of the command line; None is unset. `gpu_memory` is in GiB."""
+
+    model: str | None
+    batch_sizes: tuple[int, ...]
+    sequence_length: int = 10
+    decode_length: int = 8
+    runs: int = 10
+    warmups: int = 1
+    backends: tuple[str, ...] = ("native",)
+    forward_only: bool = False
+    loss: bool = False
+    do_sample: bool = False
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    typical_p: float | None = None
+    repetition_penalty: float | None = None
+    watermark: bool = False
+    weights: str = "auto"
+    tokenizer: str | None = None
+    dtype: str = "auto"
+    device: str = "auto"
+    gpu_memory: float | None = None
+    seed: int = 0
+
+    def check(self) -> None:
+        """Raises UserError for what no model could do."""
+        if not self.batch_sizes or min(self.batch_sizes) < 1:
+            raise UserError(f"--batch-size must be at least 1, not {min(self.batch_sizes, default='missing')}")
+        for flag, value, least in (
+            ("--sequence-length", self.sequence_length, 1),
+            ("--decode-length", self.decode_length, 1),
+            ("--runs", self.runs, 1),
+            ("--warmups", self.warmups, 0),
+        ):
+            if value < least:
+                raise UserError(f"{flag} must be at least {least}, not {value}")
+        unknown = [name for name in self.backends if name not in BACKENDS]
+        if unknown or not self.backends:
+            raise UserError(f"--backend {' '.join(unknown)} is unknown; use {' or '.join(BACKENDS)}")
+        if self.loss and not self.forward_only:
+            raise UserError("--loss is that of one forward pass; add --forward-only")
+        if self.loss and self.sequence_length < 2:
+            raise UserError("--loss predicts each token from those before it; use --sequence-length 2 or more")
+        if self.watermark and "hf" in self.backends:
+            raise UserError("--watermark is not run by --backend hf; leave one of them out")
+
+    def check_model(self, spec: ModelSpec) -> None:
+        """Raises UserError for what this model cannot do."""
+        if spec.encoder and self.loss:
+            raise UserError(f"--loss needs next-token logits, and {spec.name} is an encoder; leave --loss out")
+        forward_only = self.forward_only or spec.encoder
+        tokens = self.sequence_length if forward_only else self.sequence_length + self.decode_length
+        asked = f"--sequence-length {self.sequence_length}" + ("" if forward_only else f" and --decode-length {self.decode_length}")
+        limits = {"positions": spec.context_limit, "tokens in its sliding window": spec.sliding_window}
+        for what, limit in limits.items():
+            if limit is not None and tokens > limit:
+                raise UserError(f"{asked} make {tokens} tokens, but {spec.name} has {limit} {what}; use shorter ones")
+
+    def rounds(self, spec: ModelSpec, *, dtype: str, device: str | None, device_name: str | None) -> list[list[Case]]:
+        """The cases: for each batch size in the order given, one for each backend."""
+        forward_only = self.forward_only or spec.encoder
+        return [
+            [
+                Case(
+                    model=spec.name,
+                    backend=backend,
+                    dtype=dtype,
+                    device=device,
+                    device_name=device_name,
+                    batch_size=batch_size,
+                    sequence_length=self.sequence_length,
+                    decode_length=None if forward_only else self.decode_length,
+                    weights=self.weights,
+                    seed=self.seed,
+                    memory_limit=self.memory_limit,
+                    temperature=self.temperature,
+                    top_k=self.top_k,
+                    top_p=self.top_p,
+                    typical_p=self.typical_p,
+                    repetition_penalty=self.repetition_penalty,
+                    watermark=self.watermark,
+                    do_sample=self.do_sample,
+                    forward_only=forward_only,
+                    loss=self.loss,
+                )
+                for backend in self.backends
+            ]
+            for batch_size in self.batch_sizes
+        ]
+
+    @property
+    def memory_limit(self) -> int | None:
+        """`gpu_memory` in bytes."""
+        return None if self.gpu_memory is None else int(self.gpu_memory * 2**30)

@@ -1,0 +1,293 @@
+"""Runs cases: backends take turns run by run, so that what disturbs the machine disturbs all of them alike."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from typing import Any, Literal, Protocol
+
+import torch
+
+from inferometer.bench.backend import Backend, Prompts, Reference
+from inferometer.bench.case import Case
+from inferometer.bench.check import ReferenceFailedError, check
+from inferometer.bench.environment import environment
+from inferometer.bench.failures import evidence_of, status_of
+from inferometer.bench.memory import PeakMeter, release_caches
+from inferometer.bench.record import Checked, PeakMemory, Record, throughput, work
+from inferometer.bench.statistics import Summary
+
+_CHECK_STEPS = 4
+_SAMPLING = ("do_sample", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "watermark")
+
+
+class Progress(Protocol):
+    """Told how many runs are to come and when each has ended."""
+
+    def start(self, total: int) -> None: ...
+
+    def advance(self, count: int = 1) -> None: ...
+
+
+class Silent:
+    """Progress that nobody watches."""
+
+    def start(self, total: int) -> None:
+        pass
+
+    def advance(self, count: int = 1) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How often a case runs: `warmups` times unseen, then `runs` times measured."""
+
+    runs: int
+    warmups: int
+
+    def __post_init__(self) -> None:
+        if self.runs < 1 or self.warmups < 0:
+            raise ValueError(f"runs must be at least 1 and warmups at least 0, not {self.runs} and {self.warmups}")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How a case ended that gave no times, and what shows it."""
+
+    status: Literal["oom", "error"]
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unopened:
+    """A backend that could not load the model; its cases end with this failure, and the others run."""
+
+    stack_version: str
+    failure: Failure
+
+
+@dataclass(slots=True)
+class _Column:
+    """One backend's part of a batch size, as it fills up. Times in seconds."""
+
+    case: Case
+    backend: Backend
+    meter: PeakMeter
+    prefill: list[float] = field(default_factory=list)
+    decode: list[float] = field(default_factory=list)
+    forward: list[float] = field(default_factory=list)
+    checked: Checked | None = None
+    failure: Failure | None = None
+
+
+class Runner:
+    """Runs the cases of one model on one device.
+
+    `backends` by name, of which at least one is open. `prompts_for(batch_size, sequence_length)` gives the rows that every backend
+    gets. `reference` is the one of them that the others are checked against, each against itself if there is none. `context_limit` is
+    the model's, None if it has none. `clock` returns seconds.
+    """
+
+    def __init__(
+        self,
+        backends: Mapping[str, Backend | Unopened],
+        prompts_for: Callable[[int, int], Prompts],
+        effort: Effort,
+        *,
+        reference: Reference | None = None,
+        device: torch.device,
+        dtype: torch.dtype,
+        context_limit: int | None,
+        clock: Callable[[], float] = time.perf_counter,
+        progress: Progress | None = None,
+    ) -> None:
+        self._open = {name: backend for name, backend in backends.items() if not isinstance(backend, Unopened)}
+        self._unopened = {name: backend for name, backend in backends.items() if isinstance(backend, Unopened)}
+        self._prompts_for = prompts_for
+        self._effort = effort
+        self._reference = reference
+        self._device = device
+        self._dtype = dtype
+        self._context_limit = context_limit
+        self._clock = clock
+        self._progress = progress or Silent()
+        self._environment = environment(device)
+
+    def run(self, rounds: Sequence[Sequence[Case]], emit: Callable[[Record], None]) -> list[Record]:
+        """Runs `rounds`, each the same workload on one or more backends, and hands every record to `emit` as soon as it is there.
+
+        A case that fails does not stop the others; its record says of what it failed.
+        """
+        self._progress.start(sum(len(cases) for cases in rounds) * (self._effort.runs + self._effort.warmups))
+        records = []
+        for cases in rounds:
+            for record in self._round(cases):
+                emit(record)
+                records.append(record)
+        return records
+
+    def _round(self, cases: Sequence[Case]) -> list[Record]:
+        started = datetime.now(UTC)
+        prompts = self._prompts_for(cases[0].batch_size, cases[0].sequence_length)
+        alone = len(self._open) == 1
+        columns = [_Column(c, self._open[c.backend], PeakMeter(self._device, alone=alone)) for c in cases if c.backend in self._open]
+        for column in columns:
+            self._attempt(column, self._prepare, prompts)
+        for cycle in range(self._effort.warmups + self._effort.runs):
+            for column in columns:
+                if column.failure is None:
+                    self._attempt(column, self._cycle, prompts, cycle >= self._effort.warmups)
+                self._progress.advance()
+        done = {column.case.backend: self._record(column, started) for column in columns}
+        return [done.get(case.backend) or self._unopened_record(case, started) for case in cases]
+
+    def _attempt(self, column: _Column, action: Callable[..., None], *arguments: Any) -> None:
+        try:
+            action(column, *arguments)
+            return
+        except Exception as error:  # noqa: BLE001  (whatever a stack raises is that case's result, and the others still run)
+            column.failure = Failure(status_of(error), evidence_of(error))
+        if column.failure.status == "oom" and len(self._open) > 1:
+            others = ", ".join(name for name in self._open if name != column.case.backend)
+            column.failure = Failure("oom", f"{column.failure.evidence} (the weights of {others} were on the device as well)")
+        # Only now, when the traceback no longer holds the failed run's tensors, can their memory be had back.
+        try:
+            column.backend.abandon()
+        except Exception as error:  # noqa: BLE001
+            column.failure = Failure("error", f"{column.failure.evidence}; and then {evidence_of(error)}")
+        release_caches(self._device)
+
+    def _prepare(self, column: _Column, prompts: Prompts) -> None:
+        case = column.case
+        if case.decode_length is not None:
+            column.backend.prepare(case.batch_size, case.sequence_length + case.decode_length)
+        column.checked = self._check(column, prompts)
+        if case.decode_length is None:
+            column.backend.abandon()  # the cache that the check may have taken
+        release_caches(self._device)
+        if not column.checked.passed:
+            error = "not finite" if column.checked.max_error is None else f"error {column.checked.max_error:.3g}"
+            evidence = f"the correctness check failed: {column.checked.method}: {error}, tolerance {column.checked.tolerance:g}"
+            column.failure = Failure("error", evidence)
+
+    def _check(self, column: _Column, prompts: Prompts) -> Checked:
+        if self._reference is not None and self._reference is not column.backend:
+            try:
+                return self._compare(column, self._reference, prompts)
+            except ReferenceFailedError:
+                # That is the reference's own case's result. What it would have shown, the backend's other path shows.
+                release_caches(self._device)
+        return self._compare(column, None, prompts)
+
+    def _compare(self, column: _Column, reference: Reference | None, prompts: Prompts) -> Checked:
+        case, backend = column.case, column.backend
+        steps = 0
+        if not backend.encoder and (not case.forward_only or reference is None):
+            steps = min(_CHECK_STEPS, case.decode_length or _CHECK_STEPS)
+            if self._context_limit is not None:
+                steps = min(steps, self._context_limit)
+                prompts = [prompt[: self._context_limit - steps + 1] for prompt in prompts]
+        return check(backend, reference, prompts, dtype=self._dtype, steps=steps, loss=case.loss)
+
+    def _cycle(self, column: _Column, prompts: Prompts, measured: bool) -> None:
+        column.meter.start(column.backend.resident_bytes)
+        if column.case.forward_only:
+            self._forward(column, prompts, measured)
+        else:
+            self._generate(column, prompts, measured)
+        if measured:
+            column.meter.stop()
+
+    def _forward(self, column: _Column, prompts: Prompts, measured: bool) -> None:
+        backend = column.backend
+        backend.synchronise()
+        begin = self._clock()
+        backend.forward(prompts, loss=column.case.loss)
+        backend.synchronise()
+        end = self._clock()
+        if measured:
+            column.forward.append(end - begin)
+
+    def _generate(self, column: _Column, prompts: Prompts, measured: bool) -> None:
+        backend, case = column.backend, column.case
+        params = case.sampling_params()
+        backend.synchronise()
+        begin = self._clock()
+        backend.prefill(prompts, params)
+        backend.synchronise()
+        prefilled = self._clock()
+        for _ in range(case.steps):
+            backend.decode()
+        backend.synchronise()
+        end = self._clock()
+        tokens = backend.finish()
+        if [len(row) for row in tokens] != [case.decode_length] * case.batch_size:
+            lengths = sorted({len(row) for row in tokens})
+            raise RuntimeError(f"{len(tokens)} rows of {lengths} tokens came back, not {case.batch_size} of {case.decode_length}")
+        if measured:
+            column.prefill.append(prefilled - begin)
+            column.decode.append(end - prefilled)
+
+    def _record(self, column: _Column, started: datetime) -> Record:
+        if column.failure is not None:
+            return self._answer(column.case, started, column.backend.stack_version, failure=column.failure, checked=column.checked)
+        times = _times(column)
+        return self._answer(
+            column.case, started, column.backend.stack_version, times=times, checked=column.checked, peak_memory=column.meter.peak
+        )
+
+    def _unopened_record(self, case: Case, started: datetime) -> Record:
+        backend = self._unopened[case.backend]
+        return self._answer(case, started, backend.stack_version, failure=backend.failure)
+
+    def _answer(
+        self,
+        case: Case,
+        started: datetime,
+        stack_version: str,
+        *,
+        failure: Failure | None = None,
+        times: Mapping[str, Any] | None = None,
+        checked: Checked | None = None,
+        peak_memory: PeakMemory | None = None,
+    ) -> Record:
+        times = times or {}
+        counted = {name: times.get(name) for name in ("prefill_ms", "decode_total_ms", "total_ms", "forward_ms")}
+        rates = throughput(work(batch_size=case.batch_size, sequence_length=case.sequence_length, steps=case.steps, **counted))
+        asked = {f.name: getattr(case, f.name) for f in fields(Case) if f.name not in _SAMPLING}
+        return Record(
+            **asked,
+            case_id=case.case_id,
+            started_at=started.isoformat(timespec="milliseconds"),
+            stack_version=stack_version,
+            gpus=case.tensor_parallel if self._device.type == "cuda" else 0,
+            sampling={name: getattr(case, name) for name in _SAMPLING},
+            runs=self._effort.runs,
+            warmups=self._effort.warmups,
+            status="ok" if failure is None else failure.status,
+            evidence=None if failure is None else failure.evidence,
+            throughput=rates,
+            peak_memory_bytes=peak_memory or PeakMemory(),
+            environment=self._environment,
+            checked=checked,
+            **times,
+        )
+
+
+def _times(column: _Column) -> dict[str, Summary]:
+    milliseconds = {
+        "prefill_ms": [1000 * s for s in column.prefill],
+        "decode_total_ms": [1000 * s for s in column.decode],
+        "decode_token_ms": [1000 * s / max(column.case.steps, 1) for s in column.decode],
+        "total_ms": [1000 * (p + d) for p, d in zip(column.prefill, column.decode, strict=True)],
+        "forward_ms": [1000 * s for s in column.forward],
+    }
+    if column.case.forward_only:
+        return {"forward_ms": Summary.of(milliseconds["forward_ms"])}
+    if not column.case.steps:
+        # No step was made, so what lies between the two clock readings is no decode time.
+        return {"prefill_ms": Summary.of(milliseconds["prefill_ms"]), "total_ms": Summary.of(milliseconds["prefill_ms"])}
+    return {name: Summary.of(samples) for name, samples in milliseconds.items() if name != "forward_ms"}

@@ -1,0 +1,1 @@
+"""Records as documents: pure functions from records to text."""

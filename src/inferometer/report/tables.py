@@ -1,0 +1,202 @@
+"""The benchmark's Markdown: what was asked, latency, throughput, and how backends compare. Pure functions of records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from inferometer.bench.record import Record
+from inferometer.bench.statistics import Summary
+from inferometer.report.markdown import table
+
+_FAILED = {"oom": "OOM", "error": "error", "timeout": "timeout", "skipped": "skipped"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A group of rows: `time` names the record's latency, `bound_steps(record)` how many of the bounded unit it spans."""
+
+    label: str
+    time: str
+    bound: str
+    bound_steps: Callable[[Record], int] = lambda record: 1
+
+
+_PREFILL = _Step("Prefill", "prefill_ms", "prefill_ms")
+_TOKEN = _Step("Decode (token)", "decode_token_ms", "decode_token_ms")
+_TOTAL = _Step("Decode (total)", "decode_total_ms", "decode_token_ms", lambda record: record.steps)
+_FORWARD = _Step("Forward", "forward_ms", "forward_ms")
+
+
+def document(records: Sequence[Record]) -> str:
+    """Everything about one sweep: its parameters once, then latency and throughput of each backend, then their comparison.
+
+    All records are of one workload, at several batch sizes, on one or more backends. Raises ValueError for none.
+    """
+    if not records:
+        raise ValueError("a report needs at least one record")
+    backends = list(dict.fromkeys(r.backend for r in records))
+    parts = [_setting(records), parameter_table(records[0])]
+    for backend in backends:
+        mine = [r for r in records if r.backend == backend]
+        if len(backends) > 1:
+            parts.append(f"## Backend: {backend} ({mine[0].stack_version})")
+        parts += [latency_table(mine), throughput_table(mine)]
+    parts += [text for text in (comparison_table(records), notes(records)) if text]
+    return "\n\n".join(parts) + "\n"
+
+
+def parameter_table(record: Record) -> str:
+    """What was asked, in twelve rows; unset is None. Decode Length is None for a forward alone."""
+    sampling = record.sampling
+    rows = [
+        ("Model", record.model),
+        ("Sequence Length", record.sequence_length),
+        ("Decode Length", record.decode_length),
+        ("N Runs", record.runs),
+        ("Warmups", record.warmups),
+        ("Temperature", sampling.get("temperature")),
+        ("Top K", sampling.get("top_k")),
+        ("Top P", sampling.get("top_p")),
+        ("Typical P", sampling.get("typical_p")),
+        ("Repetition Penalty", sampling.get("repetition_penalty")),
+        ("Watermark", sampling.get("watermark", False)),
+        ("Do Sample", sampling.get("do_sample", False)),
+    ]
+    return table(("Parameter", "Value"), [(name, _value(value)) for name, value in rows])
+
+
+def latency_table(records: Sequence[Record]) -> str:
+    """Milliseconds of each step at each batch size. A case that failed is a row that says so; one without decode steps has none.
+
+    Where a record has them, three more columns: the share of the hardware's bound that the average reaches, what binds, and the
+    predicted time with its error.
+    """
+    bounded = any(r.bound is not None for r in records)
+    predicted = any(r.predicted is not None for r in records)
+    header = ["Step", "Batch Size", "Average", "Lowest", "Highest", "p50", "p90", "p99"]
+    header += ["% of bound", "Binds"] * bounded + ["Predicted"] * predicted
+    rows = []
+    for step in _steps(records):
+        for place, record in enumerate(records):
+            start = ["" if place else step.label, str(record.batch_size)]
+            summary: Summary | None = getattr(record, step.time)
+            if summary is None:
+                rows.append(start + [_failed(record)] * (len(header) - 2))
+                continue
+            figures = (summary.mean, summary.min, summary.max, summary.p50, summary.p90, summary.p99)
+            cells = [f"{figure:.2f} ms" for figure in figures]
+            if bounded:
+                cells += _bound_cells(record, step, summary)
+            if predicted:
+                cells.append(_predicted_cell(record, step, summary))
+            rows.append(start + cells)
+    return table(header, rows)
+
+
+def throughput_table(records: Sequence[Record]) -> str:
+    """Tokens per second: average, lowest and highest of the runs' rates. Prefill counts one first token a sequence."""
+    groups = {"Prefill": "prefill_first_tok_s", "Decode": "decode_tok_s"}
+    if records[0].forward_only:
+        groups = {"Forward": "forward_tok_s"}
+    elif records[0].steps == 0:
+        del groups["Decode"]
+    rows = []
+    for label, name in groups.items():
+        for place, record in enumerate(records):
+            rates = record.throughput.samples.get(name, ())
+            figures = (getattr(record.throughput, name), min(rates), max(rates)) if rates else ()
+            cells = [f"{figure:.2f} tokens/secs" for figure in figures] or [_failed(record)] * 3
+            rows.append(["" if place else label, str(record.batch_size), *cells])
+    return table(("Step", "Batch Size", "Average", "Lowest", "Highest"), rows)
+
+
+def comparison_table(records: Sequence[Record]) -> str:
+    """How many times the tokens per second of hf native gives, at each batch size that both ran; "" with nothing to compare."""
+    of = {(r.backend, r.batch_size): r for r in records}
+    both = [(of["native", size], of["hf", size]) for name, size in of if name == "native" and ("hf", size) in of]
+    if not both:
+        return ""
+    groups = {"Prefill": "prefill_first_tok_s", "Decode": "decode_tok_s", "Forward": "forward_tok_s"}
+    rows = []
+    for label, name in groups.items():
+        pairs = [(native, hf) for native, hf in both if getattr(native.throughput, name) or getattr(hf.throughput, name)]
+        for place, (native, hf) in enumerate(pairs):
+            ours, theirs = getattr(native.throughput, name), getattr(hf.throughput, name)
+            cells = [_failed(r) if rate is None else f"{rate:.2f} tokens/secs" for r, rate in ((native, ours), (hf, theirs))]
+            ratio = "-" if ours is None or theirs is None else f"{ours / theirs:.2f}"
+            rows.append(["" if place else label, str(native.batch_size), *cells, ratio])
+    return "## native against hf\n\n" + table(("Step", "Batch Size", "native", "hf", "native / hf"), rows) if rows else ""
+
+
+def notes(records: Sequence[Record]) -> str:
+    """What the words and units mean, whether the outputs were checked, and the evidence of every case that failed."""
+    first = records[0]
+    if first.forward_only:
+        with_loss = " with the mean next-token loss" if first.loss else ""
+        lines = [f"- Forward: one pass over the prompts{with_loss}; its tokens/secs count prompt tokens."]
+    else:
+        lines = [
+            "- Prefill: one forward over the prompts and the first token of each; its tokens/secs count those first tokens, not "
+            "prompt tokens."
+        ]
+        if first.steps:
+            lines.append(f"- Decode (total): the {first.steps} steps after it; Decode (token): one of them, total / {first.steps}.")
+    lines.append("- Averages of tokens/secs are means of the runs' rates. Percentiles are of the sorted runs, without interpolation.")
+    for backend in dict.fromkeys(r.backend for r in records):
+        lines += _backend_notes([r for r in records if r.backend == backend])
+    return "\n".join(lines)
+
+
+def _backend_notes(records: Sequence[Record]) -> list[str]:
+    backend = records[0].backend
+    lines = []
+    prompt_rates = [(r.batch_size, r.throughput.prefill_prompt_tok_s) for r in records]
+    shown = ", ".join(f"{rate:.2f} at batch size {size}" for size, rate in prompt_rates if rate is not None)
+    if shown:
+        lines.append(f"- {backend}, prompt tokens/secs in prefill: {shown}.")
+    checked = [r.checked for r in records if r.checked is not None and r.checked.passed]
+    if checked:
+        worst = max(checked, key=lambda c: c.max_error or 0.0)
+        error = "" if worst.max_error is None else f": relative error {worst.max_error:.1e}, at most {worst.tolerance:g} allowed"
+        lines.append(f"- {backend}, checked before it was timed: {worst.method}{error}.")
+    lines += [f"- {backend}, batch size {r.batch_size}: {_failed(r)}. {r.evidence}" for r in records if r.evidence is not None]
+    return lines
+
+
+def _setting(records: Sequence[Record]) -> str:
+    first = records[0]
+    where = first.device_name or first.device or "unknown device"
+    stacks = ", ".join(dict.fromkeys(f"{r.backend} {r.stack_version}" for r in records))
+    return f"{first.model} ({first.dtype}, {first.weights} weights) on {where}: {stacks}"
+
+
+def _steps(records: Sequence[Record]) -> tuple[_Step, ...]:
+    if records[0].forward_only:
+        return (_FORWARD,)
+    return (_PREFILL, _TOKEN, _TOTAL) if records[0].steps else (_PREFILL,)
+
+
+def _failed(record: Record) -> str:
+    return _FAILED.get(record.status, "-")
+
+
+def _value(value: object) -> str:
+    # The published tables write Booleans in lower case and absent values as None.
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _bound_cells(record: Record, step: _Step, summary: Summary) -> list[str]:
+    least = None if record.bound is None else getattr(record.bound, step.bound)
+    if record.bound is None or least is None:
+        return ["-", "-"]
+    binds = (record.bound.binds or {}).get(step.bound, "-")
+    return [f"{100 * least * step.bound_steps(record) / summary.mean:.1f} %", binds]
+
+
+def _predicted_cell(record: Record, step: _Step, summary: Summary) -> str:
+    expected = None if record.predicted is None else getattr(record.predicted, step.bound)
+    if expected is None:
+        return "-"
+    expected *= step.bound_steps(record)
+    return f"{expected:.2f} ms ({100 * (expected / summary.mean - 1):+.1f} %)"
