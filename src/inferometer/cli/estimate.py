@@ -1,0 +1,174 @@
+"""`inferometer estimate`: what a model will cost on a device, beside the least it can cost there."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from inferometer.cli.options import at_least
+from inferometer.errors import UserError
+from inferometer.estimate.estimate import Estimate, estimate
+from inferometer.estimate.stack import STACKS
+from inferometer.hardware.catalogue import CPU
+
+_GIB = 1 << 30
+_LENGTH, _DECODE = 512, 64
+_PHASES = {"forward_ms": "forward", "prefill_ms": "prefill", "decode_token_ms": "decode (token)"}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="Hub id, folder, .gguf file or preset (default: the embedded model)")
+    group = parser.add_argument_group("workload")
+    group.add_argument("--batch-size", type=at_least(1), default=1, metavar="N", help="sequences at a time (default: 1)")
+    group.add_argument("--sequence-length", type=at_least(1), metavar="N", help=f"prompt tokens of each sequence (default: {_LENGTH})")
+    group.add_argument("--decode-length", type=at_least(1), metavar="N", help=f"tokens to generate for each (default: {_DECODE})")
+    group.add_argument("--forward-only", action="store_true", help="one forward with logits at every position instead of generation")
+    group.add_argument("--loss", action="store_true", help="with --forward-only: also the mean next-token cross-entropy")
+    machine = parser.add_argument_group("machine")
+    machine.add_argument("--device", metavar="SLUG|FILE", help="a device by name, cpu, or a TOML file (default: what is here)")
+    machine.add_argument("--gpus", type=at_least(1), metavar="N", help="GPUs in the machine (default: as many as --tensor-parallel)")
+    machine.add_argument("--link", metavar="nvlink|nvswitch|pcie4|...", help="what joins them (default: the fastest that the card has)")
+    how = parser.add_argument_group("how it runs")
+    how.add_argument("--stack", default="native", metavar="NAME", help=f"{', '.join(STACKS)} (default: native)")
+    how.add_argument("--dtype", default="auto", metavar="auto|float32|float16|bfloat16", help="number format of weights and activations")
+    how.add_argument("--quantize", metavar="FORMAT", help="number format of the layers' weights: int8, int4-g64, fp8, ...")
+    how.add_argument("--kv-dtype", default="auto", metavar="auto|fp8|int8", help="number format of the KV cache")
+    how.add_argument("--tensor-parallel", type=at_least(1), metavar="N", help="GPUs to cut every layer over (default: --gpus, or 1)")
+    output = parser.add_argument_group("output")
+    output.add_argument("--require-fit", action="store_true", help="exit with 2 if the devices lack the memory")
+    output.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit code 0. Raises UserError, after the estimate is printed, for what does not fit with --require-fit."""
+    from inferometer.model.description import describe
+
+    model = describe(arguments.model, config_only=True)
+    forward_only = arguments.forward_only or model.spec.encoder
+    decode = None if forward_only else arguments.decode_length or _DECODE
+    room = (model.spec.context_limit or _LENGTH + _DECODE) - (decode or 0)
+    found = estimate(
+        model,
+        arguments.device or _here(),
+        batch_size=arguments.batch_size,
+        sequence_length=arguments.sequence_length or max(1, min(_LENGTH, room)),
+        decode_length=decode,
+        dtype=arguments.dtype,
+        quantize=arguments.quantize,
+        kv_dtype=arguments.kv_dtype,
+        tensor_parallel=arguments.tensor_parallel or arguments.gpus or 1,
+        stack=arguments.stack,
+        forward_only=forward_only,
+        loss=arguments.loss,
+        gpus=arguments.gpus,
+        link=arguments.link,
+    )
+    if arguments.json:
+        json.dump(found.to_dict(), sys.stdout, allow_nan=False, indent=2)
+        print()
+    else:
+        print(text(found), end="")
+    if arguments.require_fit and not found.fits:
+        raise UserError(f"--require-fit: {found.request.spec.name} is {_shortage(found)}")
+    return 0
+
+
+def text(found: Estimate) -> str:
+    """The estimate for a reader: each time beside its interval, its bound and what binds; memory by use; time by kind of op."""
+    return "\n".join([_title(found), "", *_times(found), "", *_memory(found), "", *_kinds(found), "", *_basis(found)]) + "\n"
+
+
+def _here() -> str:
+    """The first GPU of this machine that the catalogue knows, else the CPU."""
+    from inferometer.hardware.detect import detect
+
+    machine = detect()
+    return next((slug for index in range(len(machine.gpus)) if (slug := machine.slug(index))), CPU)
+
+
+def _title(found: Estimate) -> str:
+    asked = found.request
+    shards = asked.formats.shards
+    machine = asked.device.name if shards == 1 else f"{shards} x {asked.device.name} over {asked.link.name if asked.link else 'a link'}"
+    kind = asked.formats.dtype if asked.quantize is None else f"{asked.quantize} weights, {asked.formats.dtype}"
+    lengths = f"batch {asked.workload.batch} of {asked.workload.length} tokens"
+    end = f", {asked.workload.generated} generated" if asked.workload.generated else ", one forward" + (" with loss" * asked.workload.loss)
+    return f"{asked.spec.name} on {machine}, {kind}, {asked.stack.name}: {lengths}{end}"
+
+
+def _times(found: Estimate) -> list[str]:
+    rows = [("", "expected", "interval", "bound", "binds", "% of bound")]
+    for phase, each in found.phases.items():
+        low, high = found.interval[phase]
+        ours, least = each.cost.ms, each.bound.ms
+        share = f"{100 * least / ours:.0f}"
+        rows.append((_PHASES[phase], f"{_ms(ours)} ms", f"{_ms(low)} - {_ms(high)}", f"{_ms(least)} ms", each.bound.binds, share))
+    lines = _table(rows)
+    asked = found.request.workload
+    token = found.decode_token_ms or found.prefill_ms or found.forward_ms
+    if token:
+        tokens = asked.batch if asked.generated else asked.batch * asked.length
+        lines.append(f"throughput: {tokens / token * 1e3:,.1f} tokens/s {'in decode' if found.decode_token_ms else ''}".rstrip())
+    joules = "unknown (no power limit is stated)" if found.j_per_token is None else f"{found.j_per_token:.3g} J/token"
+    return [*lines, f"energy: {joules}"]
+
+
+def _memory(found: Estimate) -> list[str]:
+    held = found.memory
+    sizes = {
+        "weights": held.weights,
+        "KV cache": held.kv,
+        "activations": held.activations,
+        "logits": held.logits,
+        "context": held.context,
+        "peak of tensors": held.peak_bytes,
+        "needed": held.device_bytes,
+        "available": found.request.device.usable_memory_bytes,
+    }
+    title = "memory on each device" if found.request.formats.shards > 1 else "memory"
+    verdict = f"fits; the largest batch of these lengths is {found.largest_batch:,}" if found.fits else f"does not fit: {_shortage(found)}"
+    return [*_table([(title, "GiB"), *((name, _gib(size)) for name, size in sizes.items())]), verdict]
+
+
+def _shortage(found: Estimate) -> str:
+    short = f"{_gib(found.short_by_bytes or 0)} GiB short of the {_gib(found.memory.device_bytes)} GiB that it needs on each device"
+    if found.remedy is None:
+        return f"{short}; no batch size, number format or shard count that the device joins makes it fit: use a larger --device"
+    return f"{short}; it would fit with {found.remedy}"
+
+
+def _kinds(found: Estimate) -> list[str]:
+    phases = list(found.phases.items())
+    rows = [("ms by kind of op", *(f"{_PHASES[phase]} {what}" for phase, _ in phases for what in ("expected", "bound")))]
+    rows += [
+        (kind, *(_ms(part[kind]) for _, each in phases for part in (each.cost.kinds, each.bound.kinds))) for kind in phases[0][1].cost.kinds
+    ]
+    rows.append(("host's launches", *(cell for _, each in phases for cell in (_ms(each.cost.host_ms), ""))))
+    return _table(rows)
+
+
+def _basis(found: Estimate) -> list[str]:
+    lines = [f"basis: {found.basis}; {found.request.device.name}: {found.request.device.source}"]
+    if found.limits.basis == "assumed":
+        lines.append("this CPU's speed is assumed from its cores and instructions: `inferometer devices --calibrate` measures it")
+    return lines
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Columns as wide as their widest cell, the first to the left, the others to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
+
+
+def _ms(value: float) -> str:
+    """Three significant figures, all digits before the point."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3f}"
+
+
+def _gib(size: int) -> str:
+    return f"{size / _GIB:,.2f}"

@@ -1,0 +1,135 @@
+"""`inferometer generate`: continues prompts, the text streaming to stdout as it comes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from inferometer.cli.options import add_model_options, add_sampling_options, at_least, sampling_params
+from inferometer.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from inferometer.engine.llm import LLM
+    from inferometer.schedule.completion import Completion, StreamedToken
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument("prompt", nargs="*", metavar="PROMPT", help="texts to continue (default: all of standard input, as one)")
+    parser.add_argument("--model", metavar="MODEL", help="Hub id, folder, .gguf file or preset (default: the embedded model)")
+    group = parser.add_argument_group("prompt")
+    group.add_argument("--raw", action="store_true", help="continue the text itself, without the model's chat template")
+    group.add_argument("--system", metavar="TEXT", help="system message for the chat template")
+    length = parser.add_argument_group("length")
+    length.add_argument("--max-new-tokens", type=at_least(1), default=64, metavar="N", help="most tokens to generate (default: 64)")
+    length.add_argument("--min-new-tokens", type=at_least(0), default=0, metavar="N", help="no end before N tokens")
+    length.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end after this text; repeatable")
+    length.add_argument("--ignore-eos", action="store_true", help="go on past the model's end token")
+    add_sampling_options(parser)
+    penalties = parser.add_argument_group("penalties")
+    penalties.add_argument("--frequency-penalty", type=float, metavar="F", help="taken off a token's score for each time it was generated")
+    penalties.add_argument("--presence-penalty", type=float, metavar="F", help="taken off a token's score once it was generated")
+    add_model_options(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON document when all is done, instead of streaming")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Streams the continuations, or prints them as JSON."""
+    params = sampling_params(
+        arguments,
+        max_new_tokens=arguments.max_new_tokens,
+        min_new_tokens=arguments.min_new_tokens,
+        stop=tuple(arguments.stop),
+        ignore_eos=arguments.ignore_eos,
+    )
+    if arguments.raw and arguments.system is not None:
+        raise UserError("--system goes into the chat template, which --raw leaves out; drop one of them")
+    prompts = arguments.prompt or [_standard_input()]
+
+    from inferometer.engine.llm import LLM
+
+    with LLM(
+        arguments.model,
+        dtype=arguments.dtype,
+        device=arguments.device,
+        weights=cast(Literal["auto", "dummy"], arguments.weights),
+        tokenizer=arguments.tokenizer,
+        gpu_memory=arguments.gpu_memory,
+        seed=arguments.seed,
+    ) as llm:
+        tokens = llm.stream(_inputs(llm, prompts, arguments), params)
+        if arguments.json:
+            completions = {token.prompt: token.completion for token in tokens if token.completion is not None}
+            answer = [_answer(prompt, completions[place]) for place, prompt in enumerate(prompts)]
+            print(json.dumps({"model": llm.spec.name, "completions": answer}, indent=2, allow_nan=False))
+        else:
+            _print(tokens, len(prompts))
+    return 0
+
+
+def _standard_input() -> str:
+    if sys.stdin is None or sys.stdin.isatty():
+        raise UserError("no prompt: give PROMPT, or text on standard input")
+    text = sys.stdin.read().removesuffix("\n")
+    if not text:
+        raise UserError("no prompt: standard input was empty; give PROMPT, or text there")
+    return text
+
+
+def _inputs(llm: LLM, prompts: list[str], arguments: argparse.Namespace) -> list[str] | list[list[int]]:
+    """What the model continues: with a chat template, the token ids of each prompt as a user's message."""
+    from inferometer.text.chat import ChatTemplate
+
+    template = None if arguments.raw or llm.tokenizer is None else ChatTemplate.of(llm.tokenizer)
+    if template is None or llm.tokenizer is None:
+        if arguments.system is not None:
+            raise UserError(f"--system needs a chat template, and {llm.spec.name} has none; put the text into the prompt")
+        return prompts
+    system = [] if arguments.system is None else [{"role": "system", "content": arguments.system}]
+    texts = [template.render([*system, {"role": "user", "content": prompt}]) for prompt in prompts]
+    # The template has written the special tokens itself.
+    return [llm.tokenizer.encode(text, special=False) for text in texts]
+
+
+def _print(tokens: Iterable[StreamedToken], prompts: int) -> None:
+    """Streams one prompt's text at a time, in order; what comes for later ones meanwhile is kept until it is their turn."""
+    waiting: dict[int, list[str]] = {place: [] for place in range(prompts)}
+    finished = set()
+    turn = 0
+    _begin(turn, prompts)
+    for token in tokens:
+        waiting[token.prompt].append(token.text)
+        if token.completion is not None:
+            finished.add(token.prompt)
+        while turn < prompts:
+            sys.stdout.write("".join(waiting[turn]))
+            sys.stdout.flush()
+            waiting[turn].clear()
+            if turn not in finished:
+                break
+            sys.stdout.write("\n")
+            turn += 1
+            _begin(turn, prompts)
+
+
+def _begin(turn: int, prompts: int) -> None:
+    if prompts > 1 and turn < prompts:
+        sys.stdout.write(f"--- {turn + 1}/{prompts} ---\n")
+        sys.stdout.flush()
+
+
+def _answer(prompt: str, completion: Completion) -> dict[str, Any]:
+    return {
+        "prompt": prompt,
+        "text": completion.text,
+        "finish_reason": completion.finish_reason,
+        "prompt_token_ids": completion.prompt_token_ids,
+        "token_ids": completion.token_ids,
+        # JSON has no infinity: a token of no probability at all has no logarithm to show.
+        "logprobs": [None if logprob == float("-inf") else logprob for logprob in completion.logprobs],
+        "seed": completion.seed,
+    }

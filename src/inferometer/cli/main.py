@@ -1,0 +1,109 @@
+"""Entry point: finds the command, runs it, and turns every way of ending into an exit code and at most one line on stderr."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NoReturn, Protocol, cast
+
+from inferometer import __version__
+from inferometer.errors import UserError
+
+# Each is a module of this package with `configure(parser)` and `run(arguments) -> exit code`.
+COMMANDS = {
+    "generate": "continue prompts, streaming to the terminal",
+    "bench": "measure prefill and decode at several batch sizes",
+    "estimate": "predict times, memory and energy on any device, beside the bound",
+    "models": "list the known models; fetch an embedded one",
+    "devices": "list the known devices, detect what is here, calibrate it",
+}
+
+DONE, FAILED, USAGE, CASES_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
+
+_EXTRAS = {"transformers": "hf", "accelerate": "hf"} | dict.fromkeys(
+    ("torch", "numpy", "tokenizers", "safetensors", "gguf", "jinja2", "tqdm"), "run"
+)
+
+
+class Command(Protocol):
+    """A command's module."""
+
+    def configure(self, parser: argparse.ArgumentParser) -> None: ...
+
+    def run(self, arguments: argparse.Namespace) -> int: ...
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, but for its errors: a UserError instead of the usage text and an exit."""
+
+    def __init__(self, *arguments: object, **options: object) -> None:
+        options.setdefault("allow_abbrev", False)
+        super().__init__(*arguments, **options)  # type: ignore[arg-type]
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message.removeprefix('argument ')}; see {self.prog} --help")
+
+
+def parser(chosen: str | None = None) -> argparse.ArgumentParser:
+    """The command line. Only the chosen command's module is imported; all, to have their help, if that is None."""
+    top = Parser(prog="inferometer", description="Runs, measures and predicts transformer inference.")
+    top.add_argument("--version", action="version", version=f"inferometer {__version__}")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
+    for name, summary in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        if name == chosen:
+            _module(name).configure(command)
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command line and returns its exit code; never raises."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = _dispatch(given)
+        sys.stdout.flush()
+        return code
+    except UserError as error:
+        return _end(USAGE, f"error: {error}")
+    except ImportError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _EXTRAS:
+            return _unexpected(error)
+        return _end(USAGE, f"error: this needs {package}, which is not installed; pip install 'inferometer[{_EXTRAS[package]}]'")
+    except KeyboardInterrupt:
+        return _end(INTERRUPTED, "interrupted")
+    except BrokenPipeError:
+        # Whoever read our output has seen enough. What is still buffered must not fail again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except Exception as error:  # noqa: BLE001  (the last place that can turn it into one line)
+        return _unexpected(error)
+
+
+def _dispatch(given: list[str]) -> int:
+    chosen = next((word for word in given if not word.startswith("-")), None)
+    try:
+        arguments = parser(chosen).parse_args(given)
+    except SystemExit as done:  # --help and --version
+        return int(done.code or 0)
+    return _module(arguments.command).run(arguments)
+
+
+def _module(name: str) -> Command:
+    return cast(Command, import_module(f"inferometer.cli.{name}"))
+
+
+def _unexpected(error: Exception) -> int:
+    if os.environ.get("INFEROMETER_DEBUG"):
+        traceback.print_exc()
+    words = " ".join(str(error).split())
+    return _end(FAILED, f"error: {type(error).__name__}: {words} (INFEROMETER_DEBUG=1 shows where)")
+
+
+def _end(code: int, line: str) -> int:
+    print(f"inferometer: {' '.join(line.split())}", file=sys.stderr)
+    return code

@@ -1,0 +1,84 @@
+"""Options that several commands share, and the values that they take."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from typing import Any
+
+from inferometer.errors import UserError
+from inferometer.schedule.sampling import SEEDS, SamplingParams
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """How a model is loaded and run."""
+    group = parser.add_argument_group("model")
+    group.add_argument(
+        "--weights", choices=("auto", "dummy"), default="auto", help="dummy: random, seeded, nothing to download (default: auto)"
+    )
+    group.add_argument(
+        "--tokenizer", metavar="PATH|byte", help="a tokenizer's folder or file, or byte: one token a byte (default: the model's)"
+    )
+    group.add_argument("--dtype", default="auto", metavar="auto|float32|float16|bfloat16", help="number format of weights and activations")
+    group.add_argument("--device", default="auto", metavar="auto|cpu|cuda[:N]", help="where to run (default: the first GPU, else the CPU)")
+    group.add_argument("--gpu-memory", type=positive_number, metavar="GIB", help="most memory to take on the device")
+    group.add_argument("--seed", type=seed, default=0, help="of dummy weights, random prompts and sampling (default: 0)")
+
+
+def add_sampling_options(parser: argparse.ArgumentParser) -> None:
+    """The sampling options that generate and bench have in common. Unset is None."""
+    group = parser.add_argument_group("sampling (greedy unless one of these asks for more)")
+    group.add_argument("--do-sample", action="store_true", help="draw tokens at random")
+    group.add_argument("--temperature", type=float, metavar="T", help="divides the logits; 0 is greedy")
+    group.add_argument("--top-k", type=int, metavar="K", help="draw from the K likeliest tokens")
+    group.add_argument("--top-p", type=float, metavar="P", help="draw from the likeliest tokens that together have probability P")
+    group.add_argument("--typical-p", type=float, metavar="P", help="draw from the tokens of typical information, together P")
+    group.add_argument("--repetition-penalty", type=float, metavar="R", help="above 1: tokens seen before become less likely")
+    group.add_argument("--watermark", action="store_true", help="mark the text statistically")
+
+
+def sampling_params(arguments: argparse.Namespace, **more: Any) -> SamplingParams:
+    """SamplingParams of what was given. Raises UserError that names the flag where a value is out of range."""
+    names = ("temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "frequency_penalty", "presence_penalty")
+    given = {name: getattr(arguments, name, None) for name in names}
+    wanted = {name: value for name, value in given.items() if value is not None} | more
+    try:
+        return SamplingParams(do_sample=arguments.do_sample, watermark=arguments.watermark, **wanted)
+    except UserError as error:
+        field, _, rest = str(error).partition(" ")
+        stem = field.partition("[")[0]
+        raise UserError(f"--{stem.replace('_', '-')} {rest}" if stem in (*wanted, "watermark") else str(error)) from None
+
+
+def at_least(least: int) -> Any:
+    """An argparse type: a whole number of at least `least`."""
+
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, not {text!r}") from None
+        if value < least:
+            raise argparse.ArgumentTypeError(f"must be at least {least}, not {value}")
+        return value
+
+    return read
+
+
+def seed(text: str) -> int:
+    """An argparse type: a whole number of 64 bits, not negative."""
+    value: int = at_least(0)(text)
+    if value >= SEEDS:
+        raise argparse.ArgumentTypeError(f"must be below 2^64, not {value}")
+    return value
+
+
+def positive_number(text: str) -> float:
+    """An argparse type: a finite number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise argparse.ArgumentTypeError(f"must be a number above 0, not {text!r}")
+    return value

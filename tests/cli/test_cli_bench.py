@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import struct
+import sys
+import termios
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from inferometer.bench import benchmark as module
+from inferometer.bench.journal import read_records
+from inferometer.bench.record import Record
+from inferometer.cli.main import main
+from inferometer.engine.device import supports
+from tiny_models import tiny_model
+
+
+def arguments(tmp_path: Path, family: str = "llama") -> list[str]:
+    return [
+        "bench", str(tiny_model(tmp_path, family)), "--weights", "dummy", "--dtype", "float32", "--device", "cpu", "--runs", "2",
+        "--batch-size", "1", "--batch-size", "2", "--sequence-length", "8", "--decode-length", "4",
+    ]  # fmt: skip
+
+
+def test_the_three_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments(tmp_path)) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert "\x1b" not in out
+    assert "\r" not in out
+    assert "| Model              | tiny-llama |" in out
+    assert "| Sequence Length    | 8          |" in out
+    assert [line.split("|")[1].strip() for line in out.splitlines() if line.startswith("| ") and line.split("|")[1].strip()][13:] == [
+        "Step", "Prefill", "Decode (token)", "Decode (total)", "Step", "Prefill", "Decode",
+    ]  # fmt: skip
+
+
+def test_json_is_one_document_of_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*arguments(tmp_path), "--json", "--backend", "native", "--backend", "hf", "--backend", "native"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert list(document) == ["records"]
+    records = [Record.from_json(value) for value in document["records"]]
+    assert [(r.backend, r.batch_size) for r in records] == [("native", 1), ("hf", 1), ("native", 2), ("hf", 2)]
+
+
+def test_output_is_appended_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "records.jsonl"
+    for _ in range(2):
+        assert main([*arguments(tmp_path), "--output", str(file)]) == 0
+    assert "| Step" in capsys.readouterr().out
+    assert [r.batch_size for r in read_records(file)] == [1, 2, 1, 2]
+
+
+def test_a_case_that_failed_is_exit_3_and_the_tables_are_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = module._native
+
+    def limited(*given: Any) -> Any:
+        backend = opened(*given)
+        prefill = backend.prefill
+
+        def refuse(prompts: Any, params: Any) -> None:
+            if len(prompts) == 2:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            prefill(prompts, params)
+
+        backend.prefill = refuse  # type: ignore[method-assign]
+        return backend
+
+    monkeypatch.setattr(module, "_native", limited)
+    assert main([*arguments(tmp_path), "--batch-size", "3"]) == 3
+    rows = [line.split("|")[2:4] for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert [[cell.strip() for cell in row] for row in rows].count(["2", "OOM"]) == 5
+    assert sum(row[0].strip() == "3" and "ms" in row[1] for row in rows) == 3
+
+
+def test_forward_only_and_encoders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*arguments(tmp_path), "--forward-only", "--loss"]) == 0
+    assert "| Forward | 1 " in capsys.readouterr().out
+    assert main(arguments(tmp_path, "bert")) == 0
+    assert "| Forward | 1 " in capsys.readouterr().out
+
+
+def test_decode_length_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*arguments(tmp_path), "--decode-length", "1"]) == 0
+    assert "| Decode (" not in capsys.readouterr().out
+
+
+def unsupported() -> str | None:
+    return next((name for name in ("float16", "bfloat16") if not supports(torch.device("cpu"), getattr(torch, name))), None)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--sequence-length", "61"], "--sequence-length 61"),
+        (["--dtype", "float8"], "--dtype float8"),
+        (["--device", "nosuch"], "--device nosuch"),
+        (["--output", "/nonexistent/file"], "--output"),
+        pytest.param(
+            ["--dtype", unsupported() or ""],
+            "--dtype",
+            marks=pytest.mark.skipif(unsupported() is None, reason="this processor has all formats"),
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(tmp_path: Path, more: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*arguments(tmp_path), *more]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert words in err
+
+
+def test_unknown_models_and_folders_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF\x03\x00")
+    for model in ("no-such-model", str(tmp_path / "empty"), str(tmp_path / "broken.gguf"), "opt-1.3b-please"):
+        assert main(["bench", model]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.count("\n") == 1
+
+
+def test_a_terminal_gets_a_progress_bar(tmp_path: Path) -> None:
+    given = [sys.executable, "-m", "inferometer", *arguments(tmp_path)]
+    child, terminal = pty.fork()
+    if child == 0:
+        os.environ["PYTHONPATH"] = str(Path(__file__).parents[2] / "src")
+        os.environ["COLUMNS"] = "80"
+        os.execv(sys.executable, given)
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+    shown = b""
+    with contextlib.suppress(OSError):  # how a terminal says that nobody writes to it any more
+        while piece := os.read(terminal, 4096):
+            shown += piece
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert b"bench:" in shown
+    assert b"/6 [" in shown  # 2 batch sizes, each 1 warm-up and 2 runs
+    assert b"| Step" in shown

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from inferometer.cli.generate import _print
+from inferometer.cli.main import main
+from inferometer.model.store import locate
+from inferometer.schedule.completion import Completion, StreamedToken
+from tiny_models import tiny_model
+
+
+def arguments(tmp_path: Path, *more: str) -> list[str]:
+    model = str(tiny_model(tmp_path, "llama", vocab_size=256))
+    return ["generate", "--model", model, "--weights", "dummy", "--dtype", "float32", "--device", "cpu", "--max-new-tokens", "6", *more]
+
+
+def test_the_text_goes_to_stdout_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments(tmp_path, "hello")) == 0
+    out, err = capsys.readouterr()
+    assert out.endswith("\n")
+    assert err == ""
+    assert main(arguments(tmp_path, "hello", "--json")) == 0
+    assert json.loads(capsys.readouterr().out)["completions"][0]["text"] == out[:-1]
+
+
+def test_json_has_everything_of_each_completion(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments(tmp_path, "one", "two", "--json")) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [c["prompt"] for c in document["completions"]] == ["one", "two"]
+    first = document["completions"][0]
+    assert first["prompt_token_ids"] == list(b"one")
+    assert len(first["token_ids"]) == len(first["logprobs"]) == 6
+    assert first["finish_reason"] == "length"
+
+
+def test_the_prompt_may_come_from_standard_input(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("two\nlines\n"))
+    assert main(arguments(tmp_path, "--json")) == 0
+    assert json.loads(capsys.readouterr().out)["completions"][0]["prompt"] == "two\nlines"
+
+
+def test_no_prompt_at_all_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert main(arguments(tmp_path)) == 2
+    assert "no prompt" in capsys.readouterr().err
+
+
+def test_sampling_options_reach_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outs = []
+    for more in ((), ("--do-sample", "--seed", "1"), ("--do-sample", "--seed", "1"), ("--do-sample", "--temperature", "3", "--seed", "2")):
+        assert main(arguments(tmp_path, "hello", "--json", *more)) == 0
+        outs.append(json.loads(capsys.readouterr().out)["completions"][0]["token_ids"])
+    assert outs[1] == outs[2]
+    assert outs[0] != outs[1] != outs[3]
+
+
+def test_a_system_message_needs_a_template(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments(tmp_path, "hello", "--system", "be brief")) == 2
+    assert "--system" in capsys.readouterr().err
+
+
+def test_a_prompt_longer_than_the_model_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments(tmp_path, "x" * 100)) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "64" in err
+
+
+def token(prompt: int, text: str, *, last: bool = False) -> StreamedToken:
+    done = Completion([1], [2], text, [0.0], None, "length") if last else None
+    return StreamedToken(prompt=prompt, index=0, token_id=2, text=text, logprob=0.0, completion=done)
+
+
+def test_several_prompts_are_printed_one_after_the_other(capsys: pytest.CaptureFixture[str]) -> None:
+    stream = [
+        token(0, "a"), token(1, "x"), token(2, "p", last=True), token(0, "b"), token(1, "y", last=True), token(0, "c", last=True),
+    ]  # fmt: skip
+    _print(stream, 3)
+    assert capsys.readouterr().out == "--- 1/3 ---\nabc\n--- 2/3 ---\nxy\n--- 3/3 ---\np\n"
+
+
+def test_text_is_written_as_it_comes(capsys: pytest.CaptureFixture[str]) -> None:
+    seen = []
+
+    def stream():  # type: ignore[no-untyped-def]
+        yield token(0, "a")
+        seen.append(capsys.readouterr().out)
+        yield token(0, "b", last=True)
+        seen.append(capsys.readouterr().out)
+
+    _print(stream(), 1)
+    assert seen == ["a", "b\n"]
+
+
+@pytest.mark.real
+@pytest.mark.skipif(locate("smollm2-135m") is None, reason="inferometer models fetch smollm2-135m brings it")
+def test_the_embedded_model_knows_the_capital(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "The capital of France is", "--raw", "--max-new-tokens", "2", "--dtype", "float32"]) == 0
+    assert capsys.readouterr().out.startswith(" Paris.")

@@ -1,0 +1,108 @@
+"""`inferometer estimate` on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from inferometer.cli.main import main
+
+
+@pytest.fixture(autouse=True)
+def _no_calibration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INFEROMETER_HOME", str(tmp_path))
+
+
+def test_json_is_one_document_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["estimate", "opt-1.3b", "--device", "h100-sxm", "--batch-size", "8", "--decode-length", "32", "--json"]) == 0
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert err == ""
+    assert found["prefill_ms"] > found["bound"]["prefill_ms"] > 0
+    assert found["decode_token_ms"] > found["bound"]["decode_token_ms"] > 0
+    assert (found["model"], found["device"], found["batch_size"], found["decode_length"]) == ("opt-1.3b", "h100-sxm", 8, 32)
+
+
+def test_text_puts_each_time_beside_its_bound(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["estimate", "bloomz-7b1", "--device", "a100-sxm-80gb", "--batch-size", "4", "--sequence-length", "1024"]) == 0
+    out = capsys.readouterr().out
+    lines = {line.split("  ")[0]: line for line in out.splitlines()}
+    assert "bloomz-7b1 on NVIDIA A100 SXM4 80GB" in out
+    for phase, binds in (("prefill", "compute"), ("decode (token)", "memory")):
+        assert " ms" in lines[phase]
+        assert binds in lines[phase]
+    for use in ("weights", "KV cache", "activations", "logits", "context", "needed", "available"):
+        assert use in lines
+    assert "largest batch" in out
+    assert "basis: datasheet" in out
+    assert "\x1b" not in out
+
+
+def test_the_defaults_run_the_embedded_model_on_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["estimate", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["model"] == "smollm2-135m"
+    assert found["decode_token_ms"] > 0
+
+
+def test_document_001_by_its_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--batch-size", "16", "--sequence-length", "1024", "--forward-only", "--loss", "--stack", "torch-eager-forward"]
+    assert main(["estimate", "facebook/opt-6.7b", "--device", "rtx-a5000", "--dtype", "fp16", *flags, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["peak_memory_bytes"] / 2**30 == pytest.approx(15.48, rel=0.005)
+    assert found["prefill_ms"] is None
+    assert found["forward_only"] is True
+
+
+def test_what_does_not_fit_ends_well_unless_fit_is_required(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["estimate", "llama-2-70b", "--device", "rtx-4090"]
+    assert main(asked) == 0
+    assert "does not fit: 105" in capsys.readouterr().out
+    assert main([*asked, "--require-fit", "--json"]) == 2
+    out, err = capsys.readouterr()
+    assert json.loads(out)["fits"] is False
+    assert err.count("\n") == 1
+    assert "--require-fit" in err
+    assert "--tensor-parallel 8" in err
+    assert main([*asked, "--require-fit", "--gpus", "8"]) == 0
+
+
+def test_gpus_are_all_used_unless_shards_are_given(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["estimate", "llama-2-70b", "--device", "a100-sxm-80gb", "--gpus", "4", "--link", "nvswitch", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["tensor_parallel"], found["gpus"], found["link"]) == (4, 4, "nvlink3")
+
+
+def test_an_encoder_is_one_forward(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["estimate", "bert-base", "--device", "t4"]) == 0
+    assert "forward" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["opt-1.3b", "--device", "h100"], "did you mean h100-sxm or h100-pcie"),
+        (["opt-1.3b", "--device", "t4", "--stack", "hf"], "--stack hf is unknown"),
+        (["opt-1.3b", "--device", "t4", "--batch-size", "0"], "--batch-size"),
+        (["opt-1.3b", "--device", "t4", "--sequence-length", "4000"], "--sequence-length 4000"),
+        (["opt-1.3b", "--device", "t4", "--loss"], "--loss goes with --forward-only"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_two(flags: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["estimate", *flags]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert words in err
+
+
+def test_a_device_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "twice.toml"
+    path.write_text('base = "h100-sxm"\nmemory_bandwidth_gb_s = 6700\n')
+    times = []
+    for device in ("h100-sxm", str(path)):
+        assert main(["estimate", "llama-2-7b", "--device", device, "--json"]) == 0
+        times.append(json.loads(capsys.readouterr().out)["bound"]["decode_token_ms"])
+    assert times[1] == pytest.approx(times[0] / 2, rel=0.02)
