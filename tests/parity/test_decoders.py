@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import PreTrainedModel
-
 from configs import DECODERS, VOCABULARY  # type: ignore[import-not-found]
 from models import all_logits, greedy, save  # type: ignore[import-not-found]
+from transformers import PreTrainedModel
 
 from inferometer import LLM, SamplingParams
 from inferometer.nn.batch import prompt_batch

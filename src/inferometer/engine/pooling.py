@@ -77,7 +77,7 @@ def pool(model: Transformer, hidden: Tensor, batch: RaggedBatch, pooling: Poolin
         texts = torch.split(hidden.float(), list(batch.query_lengths))
         vectors = torch.stack([_REDUCTIONS[pooling.mode](text) for text in texts])
     if pooling.normalise:
-        vectors = vectors / vectors.norm(dim=1, keepdim=True).clamp(min=1e-12)
+        vectors = vectors / torch.linalg.vector_norm(vectors, dim=1, keepdim=True).clamp(min=1e-12)
     return vectors
 
 
@@ -94,7 +94,7 @@ def _max(text: Tensor) -> Tensor:
 
 
 def _mean_sqrt(text: Tensor) -> Tensor:
-    return text.sum(0) / text.shape[0] ** 0.5
+    return text.sum(0).div(text.shape[0] ** 0.5)
 
 
 _REDUCTIONS: dict[PoolingMode, Callable[[Tensor], Tensor]] = {"first": _first, "mean": _mean, "max": _max, "mean_sqrt": _mean_sqrt}

@@ -18,9 +18,12 @@ class Bound:
 
     ms: the sum over ops of max(FLOPs / rate, compulsory bytes / bandwidth), and of collective bytes / link bandwidth.
     shares: which part of it each resource takes, an op's whole time counting for what binds it. kinds: milliseconds by kind of op.
+    compute_ms, memory_ms: what all FLOPs, and all compulsory bytes, would take alone; over a measured time they are the utilisation.
     """
 
     ms: float
+    compute_ms: float
+    memory_ms: float
     shares: Mapping[Resource, float]
     kinds: Mapping[str, float]
     basis: LimitsBasis
@@ -35,13 +38,16 @@ def bound(ops: Iterable[Op], limits: Limits) -> Bound:
     """Prices the ops of a step (attention counted half, see model.work) at the device's limits."""
     spent: dict[Resource, float] = {"memory": 0.0, "compute": 0.0, "link": 0.0}
     kinds: dict[str, float] = {}
+    compute = memory = 0.0
     for op in ops:
         resource, seconds = op_bound(op, limits)
+        compute += op.count * _compute_s(op, limits)
+        memory += op.count * op.bytes_moved / limits.memory_bytes_s
         spent[resource] += op.count * seconds
         kinds[op.kind] = kinds.get(op.kind, 0.0) + op.count * seconds * 1e3
     total = sum(spent.values())
     shares = {resource: (seconds / total if total else 0.0) for resource, seconds in spent.items()}
-    return Bound(ms=total * 1e3, shares=shares, kinds=kinds, basis=limits.basis)
+    return Bound(ms=total * 1e3, compute_ms=compute * 1e3, memory_ms=memory * 1e3, shares=shares, kinds=kinds, basis=limits.basis)
 
 
 def op_bound(op: Op, limits: Limits) -> tuple[Resource, float]:
@@ -50,9 +56,12 @@ def op_bound(op: Op, limits: Limits) -> tuple[Resource, float]:
         if limits.link is None:
             raise ValueError(f"{op.name} needs a link between the shards")
         return "link", op.collective_bytes / limits.link.bandwidth_bytes_s
-    rate = limits.matmul_flop_s(op.dtype) if op.unit == "tensor" else limits.vector_flop_s(op.dtype)
-    compute, memory = op.flops / rate, op.bytes_moved / limits.memory_bytes_s
+    compute, memory = _compute_s(op, limits), op.bytes_moved / limits.memory_bytes_s
     return ("compute", compute) if compute > memory else ("memory", memory)
+
+
+def _compute_s(op: Op, limits: Limits) -> float:
+    return op.flops / (limits.matmul_flop_s(op.dtype) if op.unit == "tensor" else limits.vector_flop_s(op.dtype))
 
 
 def mean_bound(bounds: tuple[Bound, ...]) -> Bound:
@@ -61,4 +70,11 @@ def mean_bound(bounds: tuple[Bound, ...]) -> Bound:
     total = sum(each.ms for each in bounds)
     shares = {name: sum(b.shares[name] * b.ms for b in bounds) / total if total else 0.0 for name in bounds[0].shares}
     kinds = {kind: sum(b.kinds[kind] for b in bounds) / count for kind in bounds[0].kinds}
-    return Bound(ms=total / count, shares=shares, kinds=kinds, basis=bounds[0].basis)
+    return Bound(
+        ms=total / count,
+        compute_ms=sum(b.compute_ms for b in bounds) / count,
+        memory_ms=sum(b.memory_ms for b in bounds) / count,
+        shares=shares,
+        kinds=kinds,
+        basis=bounds[0].basis,
+    )

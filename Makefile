@@ -1,0 +1,62 @@
+# Every target does its own set-up: a virtual environment with exact versions, made again when what it depends on changes.
+# PYTHON names the interpreter (3.11 or newer) that the environment is made from.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+# Unless told otherwise, one thread a test process: two processes with a pool each would fight over the cores.
+TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow check format clean
+
+help:
+	@echo "make demo       run and measure the embedded model on this machine"
+	@echo "make test       run the tests"
+	@echo "make test-slow  run the tests that make test leaves out"
+	@echo "make check      lint, format, types, who imports whom, life without torch"
+	@echo "make format     apply the formatter and the safe fixes"
+	@echo "make clean      remove the virtual environment and all caches here"
+
+setup: $(STAMP)
+
+$(STAMP): requirements-dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "inferometer needs Python 3.11 or newer; name one with make PYTHON=..." >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
+demo: $(STAMP)
+	$(BIN)/inferometer models fetch smollm2-135m
+	$(BIN)/inferometer generate --raw --max-new-tokens 16 --stop "." "The capital of France is"
+	$(BIN)/inferometer generate --max-new-tokens 48 "What does a harbour master do?"
+	$(BIN)/inferometer bench --batch-size 1 --batch-size 2 --batch-size 4 --sequence-length 32 --decode-length 8 --runs 5 \
+		--backend native --backend hf
+
+test: $(STAMP)
+	$(BIN)/inferometer models fetch smollm2-135m
+	$(BIN)/inferometer models fetch all-minilm-l6-v2
+	$(TEST) -n 2 -m "not slow"
+
+test-slow: $(STAMP)
+	$(BIN)/inferometer models fetch smollm2-135m
+	$(BIN)/inferometer models fetch all-minilm-l6-v2
+	$(TEST) -m slow
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(TEST) tests/test_layering.py tests/test_no_torch.py
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
