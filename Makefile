@@ -34,6 +34,7 @@ demo: $(STAMP)
 	$(BIN)/inferometer models fetch smollm2-135m
 	$(BIN)/inferometer generate --raw --max-new-tokens 16 --stop "." "The capital of France is"
 	$(BIN)/inferometer generate --max-new-tokens 48 "What does a harbour master do?"
+	$(BIN)/inferometer devices --calibrate > /dev/null
 	$(BIN)/inferometer bench --batch-size 1 --batch-size 2 --batch-size 4 --sequence-length 32 --decode-length 8 --runs 5 \
 		--backend native --backend hf
 

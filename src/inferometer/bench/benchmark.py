@@ -14,12 +14,14 @@ from inferometer.bench.backend import Backend, Prompts, Reference
 from inferometer.bench.environment import device_name, device_slug, version_of
 from inferometer.bench.failures import evidence_of, status_of
 from inferometer.bench.memory import release_caches
+from inferometer.bench.outlook import outlook
 from inferometer.bench.prompts import random_prompts, text_prompts
 from inferometer.bench.record import Record
 from inferometer.bench.request import BenchRequest
 from inferometer.bench.runner import Effort, Failure, Progress, Runner, Unopened
 from inferometer.engine.device import resolve_device, resolve_dtype
 from inferometer.errors import UserError
+from inferometer.hardware.catalogue import find_device
 from inferometer.model.description import ModelDescription, describe, with_weights
 from inferometer.model.families import family
 from inferometer.nn.load import open_source
@@ -57,6 +59,8 @@ def benchmark(request: BenchRequest, emit: Callable[[Record], None], progress: P
         for backend in backends.values():
             if not isinstance(backend, Unopened):
                 stack.callback(backend.close)
+        slug = device_slug(device)
+        known = None if slug is None else find_device(slug)
         runner = Runner(
             backends,
             prompts_for,
@@ -65,10 +69,11 @@ def benchmark(request: BenchRequest, emit: Callable[[Record], None], progress: P
             device=device,
             dtype=dtype,
             context_limit=description.spec.context_limit,
+            outlook_of=lambda case: outlook(case, description.spec, known),
             progress=progress,
         )
         name = str(dtype).removeprefix("torch.")
-        rounds = request.rounds(description.spec, dtype=name, device=device_slug(device), device_name=device_name(device))
+        rounds = request.rounds(description.spec, dtype=name, device=slug, device_name=device_name(device))
         return runner.run(rounds, emit)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from inferometer import __version__
+from inferometer.hardware.catalogue import CPU, match_driver_name
 
 
 def version_of(package: str) -> str | None:
@@ -27,8 +28,10 @@ def device_name(device: torch.device) -> str | None:
 
 
 def device_slug(device: torch.device) -> str | None:
-    """The catalogue's name of the device. Only this machine's processor has one until the catalogue of devices lands."""
-    return "cpu" if device.type == "cpu" else None
+    """The catalogue's name of the device; None for a card that it does not know."""
+    if device.type == "cpu":
+        return CPU
+    return match_driver_name(torch.cuda.get_device_name(device), torch.cuda.get_device_properties(device).total_memory)
 
 
 def cpu_model() -> str | None:

@@ -13,9 +13,11 @@ import torch
 from inferometer.bench.backend import Backend, Prompts, Reference
 from inferometer.bench.case import Case
 from inferometer.bench.check import ReferenceFailedError, check
+from inferometer.bench.energy import EnergyMeter
 from inferometer.bench.environment import environment
 from inferometer.bench.failures import evidence_of, status_of
 from inferometer.bench.memory import PeakMeter, release_caches
+from inferometer.bench.outlook import Outlook
 from inferometer.bench.record import Checked, PeakMemory, Record, throughput, work
 from inferometer.bench.statistics import Summary
 
@@ -76,6 +78,7 @@ class _Column:
     case: Case
     backend: Backend
     meter: PeakMeter
+    energy: EnergyMeter
     prefill: list[float] = field(default_factory=list)
     decode: list[float] = field(default_factory=list)
     forward: list[float] = field(default_factory=list)
@@ -88,7 +91,7 @@ class Runner:
 
     `backends` by name, of which at least one is open. `prompts_for(batch_size, sequence_length)` gives the rows that every backend
     gets. `reference` is the one of them that the others are checked against, each against itself if there is none. `context_limit` is
-    the model's, None if it has none. `clock` returns seconds.
+    the model's, None if it has none. `outlook_of` gives a case's bound and prediction. `clock` returns seconds.
     """
 
     def __init__(
@@ -101,6 +104,7 @@ class Runner:
         device: torch.device,
         dtype: torch.dtype,
         context_limit: int | None,
+        outlook_of: Callable[[Case], Outlook] = lambda case: Outlook(),
         clock: Callable[[], float] = time.perf_counter,
         progress: Progress | None = None,
     ) -> None:
@@ -112,6 +116,7 @@ class Runner:
         self._device = device
         self._dtype = dtype
         self._context_limit = context_limit
+        self._outlook_of = outlook_of
         self._clock = clock
         self._progress = progress or Silent()
         self._environment = environment(device)
@@ -133,7 +138,11 @@ class Runner:
         started = datetime.now(UTC)
         prompts = self._prompts_for(cases[0].batch_size, cases[0].sequence_length)
         alone = len(self._open) == 1
-        columns = [_Column(c, self._open[c.backend], PeakMeter(self._device, alone=alone)) for c in cases if c.backend in self._open]
+        columns = [
+            _Column(case, self._open[case.backend], PeakMeter(self._device, alone=alone), EnergyMeter.of(self._device))
+            for case in cases
+            if case.backend in self._open
+        ]
         for column in columns:
             self._attempt(column, self._prepare, prompts)
         for cycle in range(self._effort.warmups + self._effort.runs):
@@ -200,14 +209,20 @@ class Runner:
             self._generate(column, prompts, measured)
         if measured:
             column.meter.stop()
+            column.energy.take()
+        else:
+            column.energy.forget()
 
     def _forward(self, column: _Column, prompts: Prompts, measured: bool) -> None:
         backend = column.backend
         backend.synchronise()
+        column.energy.mark()
         begin = self._clock()
         backend.forward(prompts, loss=column.case.loss)
         backend.synchronise()
         end = self._clock()
+        column.energy.mark()
+        column.energy.mark()  # a forward has no second phase
         if measured:
             column.forward.append(end - begin)
 
@@ -215,28 +230,40 @@ class Runner:
         backend, case = column.backend, column.case
         params = case.sampling_params()
         backend.synchronise()
+        column.energy.mark()
         begin = self._clock()
         backend.prefill(prompts, params)
         backend.synchronise()
         prefilled = self._clock()
+        column.energy.mark()
+        resumed = self._clock()
         for _ in range(case.steps):
             backend.decode()
         backend.synchronise()
         end = self._clock()
+        column.energy.mark()
         tokens = backend.finish()
         if [len(row) for row in tokens] != [case.decode_length] * case.batch_size:
             lengths = sorted({len(row) for row in tokens})
             raise RuntimeError(f"{len(tokens)} rows of {lengths} tokens came back, not {case.batch_size} of {case.decode_length}")
         if measured:
             column.prefill.append(prefilled - begin)
-            column.decode.append(end - prefilled)
+            column.decode.append(end - resumed)
 
     def _record(self, column: _Column, started: datetime) -> Record:
         if column.failure is not None:
             return self._answer(column.case, started, column.backend.stack_version, failure=column.failure, checked=column.checked)
         times = _times(column)
+        case = column.case
+        tokens = case.batch_size * (case.sequence_length if case.decode_length is None else case.decode_length)
         return self._answer(
-            column.case, started, column.backend.stack_version, times=times, checked=column.checked, peak_memory=column.meter.peak
+            case,
+            started,
+            column.backend.stack_version,
+            times=times,
+            checked=column.checked,
+            peak_memory=column.meter.peak,
+            energy=column.energy.result(tokens),
         )
 
     def _unopened_record(self, case: Case, started: datetime) -> Record:
@@ -253,8 +280,10 @@ class Runner:
         times: Mapping[str, Any] | None = None,
         checked: Checked | None = None,
         peak_memory: PeakMemory | None = None,
+        energy: Mapping[str, Any] | None = None,
     ) -> Record:
         times = times or {}
+        expected = self._outlook_of(case)
         counted = {name: times.get(name) for name in ("prefill_ms", "decode_total_ms", "total_ms", "forward_ms")}
         rates = throughput(work(batch_size=case.batch_size, sequence_length=case.sequence_length, steps=case.steps, **counted))
         asked = {f.name: getattr(case, f.name) for f in fields(Case) if f.name not in _SAMPLING}
@@ -271,6 +300,10 @@ class Runner:
             evidence=None if failure is None else failure.evidence,
             throughput=rates,
             peak_memory_bytes=peak_memory or PeakMemory(),
+            energy=energy,
+            bound=expected.bound,
+            utilisation=expected.utilisation(times),
+            predicted=expected.predicted,
             environment=self._environment,
             checked=checked,
             **times,

@@ -143,9 +143,50 @@ def notes(records: Sequence[Record]) -> str:
         if first.steps:
             lines.append(f"- Decode (total): the {first.steps} steps after it; Decode (token): one of them, total / {first.steps}.")
     lines.append("- Averages of tokens/secs are means of the runs' rates. Percentiles are of the sorted runs, without interpolation.")
+    lines += _outlook_notes(records)
     for backend in dict.fromkeys(r.backend for r in records):
         lines += _backend_notes([r for r in records if r.backend == backend])
     return "\n".join(lines)
+
+
+def _outlook_notes(records: Sequence[Record]) -> list[str]:
+    """What "% of bound" and "Predicted" mean, and on which limits they rest."""
+    lines = []
+    bounds = [r.bound for r in records if r.bound is not None]
+    if bounds:
+        lines.append(
+            "- % of bound: the least time that this device needs for the work, over the average. The least time is, op by op, the longer "
+            f"of that of its FLOPs and that of the bytes that must move ({bounds[0].basis} limits). Binds: which of the two it mostly is."
+        )
+    predictions = [r.predicted for r in records if r.predicted is not None]
+    if predictions:
+        lines.append("- Predicted: what the estimator expects, and how far that is from the average.")
+        if not bounds and records[0].device is not None:
+            calibrate = f"inferometer devices --calibrate --device {'cpu' if records[0].device == 'cpu' else 'cuda'}"
+            lines.append(
+                f"- No bound: the limits of this device are unknown until `{calibrate}` has measured them ({predictions[0].basis})."
+            )
+    return lines
+
+
+def _use_notes(record: Record) -> list[str]:
+    """Utilisation, memory and energy of one case, as far as they are known."""
+    start, parts = f"- {record.backend}, batch size {record.batch_size}: ", []
+    used = record.utilisation or {}
+    if used.get("mbu") is not None:
+        parts.append(f"{100 * used['mbu']:.1f} % of the memory bandwidth {'' if record.forward_only else 'in decode'}".rstrip())
+    if used.get("mfu") is not None:
+        parts.append(f"{100 * used['mfu']:.1f} % of the FLOP rate {'' if record.forward_only else 'in prefill'}".rstrip())
+    peak = record.peak_memory_bytes.allocated
+    if peak is not None:
+        expected = None if record.predicted is None else record.predicted.peak_memory_bytes
+        beside = "" if expected is None else f" ({expected / 2**30:.2f} predicted)"
+        parts.append(f"peak of tensors {peak / 2**30:.2f} GiB{beside}")
+    joules = (record.energy or {}).get("j_per_token")
+    if joules is not None:
+        expected_j = None if record.predicted is None else record.predicted.j_per_token
+        parts.append(f"{joules:.3g} J/token" + ("" if expected_j is None else f" ({expected_j:.3g} predicted)"))
+    return [start + "; ".join(parts) + "."] if parts else []
 
 
 def _backend_notes(records: Sequence[Record]) -> list[str]:
@@ -155,6 +196,8 @@ def _backend_notes(records: Sequence[Record]) -> list[str]:
     shown = ", ".join(f"{rate:.2f} at batch size {size}" for size, rate in prompt_rates if rate is not None)
     if shown:
         lines.append(f"- {backend}, prompt tokens/secs in prefill: {shown}.")
+    for record in records:
+        lines += _use_notes(record)
     checked = [r.checked for r in records if r.checked is not None and r.checked.passed]
     if checked:
         worst = max(checked, key=lambda c: c.max_error or 0.0)
