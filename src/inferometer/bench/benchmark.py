@@ -25,6 +25,7 @@ from inferometer.hardware.catalogue import find_device
 from inferometer.model.description import ModelDescription, describe, with_weights
 from inferometer.model.families import family
 from inferometer.nn.load import open_source
+from inferometer.nn.names import fitted
 from inferometer.text.load import load_tokenizer
 
 B = TypeVar("B", bound=Backend)
@@ -126,5 +127,5 @@ def _hf(request: BenchRequest, description: ModelDescription, device: torch.devi
     from inferometer.bench.hf import HFBackend
 
     with closing(open_source(description, weights=request.weights, seed=request.seed)) as source:
-        spec = family(description.spec.family).adapt(description.spec, source.tensors())
+        spec = fitted(description.spec, source, family(description.spec.family))
         return HFBackend(description.config, spec, source, device, dtype)

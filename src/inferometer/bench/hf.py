@@ -191,6 +191,7 @@ def _build(given: Mapping[str, Any], spec: ModelSpec, device: torch.device, dtyp
     # Loading is ours, so what the checkpoint was stored as, or needs foreign code for, plays no part.
     for name in ("quantization_config", "auto_map", "torch_dtype", "dtype", "architectures", "_attn_implementation"):
         options.pop(name, None)
+    options["tie_word_embeddings"] = spec.tied_head  # a checkpoint may hold a head that its configuration calls tied
     config = transformers.AutoConfig.for_model(kind, **options)
     factory: Any = transformers.AutoModelForCausalLM
     extra: dict[str, Any] = {"dtype": dtype}

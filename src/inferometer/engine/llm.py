@@ -21,6 +21,7 @@ from inferometer.model.description import describe, with_weights
 from inferometer.model.families import family
 from inferometer.nn.batch import prompt_batch
 from inferometer.nn.load import load, open_source
+from inferometer.nn.names import fitted
 from inferometer.nn.transformer import Transformer
 from inferometer.schedule.completion import Completion, StreamedToken
 from inferometer.schedule.request import Request, request_seed
@@ -65,7 +66,7 @@ class LLM:
         self.description = described if weights == "dummy" else with_weights(described)
         with closing(open_source(self.description, weights=weights, seed=seed)) as source:
             kind = family(self.description.spec.family)
-            self.spec = kind.adapt(self.description.spec, source.tensors())
+            self.spec = fitted(self.description.spec, source, kind)
             self.dtype = resolve_dtype(dtype, self.device, source.dtype)
             self.model = Transformer(self.spec, self.device, self.dtype)
             load(self.model, source, kind)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Final
+
+import torch
 
 from inferometer.errors import ModelError
 from inferometer.model.checkpoint import Family, Piece
@@ -13,15 +16,36 @@ from inferometer.nn.source import CheckpointSource
 _SHOWN: Final = 3
 
 
+def fitted(spec: ModelSpec, source: CheckpointSource, family: Family) -> ModelSpec:
+    """The spec that the checkpoint holds, where the configuration cannot tell: without a pooler, or with a head of its own.
+
+    A head that the configuration ties to the embedding is tied, as in transformers 5, unless the checkpoint holds both and they
+    differ. Raises ModelError where either cannot be read.
+    """
+    spec = family.adapt(spec, source.tensors())
+    found = _match(spec, source.tensors(), family, _tied(spec, family))[0]
+    if len(found) < 2:
+        return spec
+    embedding, head = (source.read(name, "cpu", source.dtype or torch.float32) for name in found.values())
+    return spec if torch.equal(embedding, head) else replace(spec, tied_head=False)
+
+
 def resolve(spec: ModelSpec, source: CheckpointSource, family: Family) -> dict[str, str]:
     """The source's name of every tensor that `family.pieces(spec)` asks for, in the order of the files that hold them.
 
+    `spec` is the one `fitted` to the source. A tied matrix may be there as the embedding, the head, or both.
     Raises one ModelError that names the tensors, the first few and their number, and the file, if any is missing, of another
     shape, or in the checkpoint but neither asked for nor ignored.
     """
     shapes = source.tensors()
     wanted = {piece.tensor: piece for pieces in family.pieces(spec).values() for piece in pieces}
     found, unexpected = _match(spec, shapes, family, wanted)
+    tied = _tied(spec, family)
+    embedding = next(iter(tied), None)
+    if embedding is not None and embedding not in found:
+        head = _match(spec, shapes, family, tied)[0]
+        if head:
+            found[embedding] = next(iter(head.values()))
     missing = [name for name in wanted if name not in found]
     misshaped = [name for name, theirs in found.items() if tuple(shapes[theirs]) != wanted[name].shape]
     complaints = [
@@ -38,6 +62,14 @@ def resolve(spec: ModelSpec, source: CheckpointSource, family: Family) -> dict[s
         raise ModelError(f"{source.where(in_question)}: {'; '.join(filter(None, complaints))}")
     # Whoever reads in this order needs one file open at a time.
     return dict(sorted(found.items(), key=lambda pair: source.where(pair[1])))
+
+
+def _tied(spec: ModelSpec, family: Family) -> dict[str, Piece]:
+    """The embedding and the head, by checkpoint name, of a model that ties the two; else nothing."""
+    if spec.encoder or not spec.tied_head:
+        return {}
+    pieces = family.pieces(replace(spec, tied_head=False))
+    return {piece.tensor: piece for name in ("embedding.token.weight", "head.weight") for piece in pieces[name]}
 
 
 def _match(spec: ModelSpec, names: Collection[str], family: Family, wanted: Mapping[str, Piece]) -> tuple[dict[str, str], list[str]]:
