@@ -216,6 +216,13 @@ def test_other_activations_are_refused_by_name(name: str) -> None:
         read_spec({**GPT2, "activation_function": name}, "tiny")
 
 
+def test_bloom_s_exact_sum_over_slices_is_refused_where_it_leaves_out_biases() -> None:
+    bloom = {"model_type": "bloom", "slow_but_exact": True}
+    assert read_spec(bloom, "tiny") == read_spec({**bloom, "slow_but_exact": False, "pretraining_tp": 4}, "tiny")
+    with pytest.raises(ModelError, match="slow_but_exact = True is not supported: with pretraining_tp above 1 it leaves out biases"):
+        read_spec({**bloom, "pretraining_tp": 2}, "tiny")
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "changes"),
     [

@@ -19,6 +19,8 @@ def _read(config: Mapping[str, Any], name: str) -> ModelSpec:
     options.require_runnable(("BloomForCausalLM", "BloomModel"))
     hidden, heads = options.size("hidden_size", 64), options.size("n_head", 8)
     head_size = options.head_size(hidden, heads, "n_head")
+    if options.flag("slow_but_exact", False) and options.size("pretraining_tp", 1) > 1:
+        raise options.unsupported("slow_but_exact", "with pretraining_tp above 1 it leaves out biases")
     return options.spec(
         family="bloom",
         layers=options.layers("n_layer", 2),
