@@ -5,13 +5,15 @@ A sweep's sequences are cut once into segments, runs of neighbours that one call
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from itertools import groupby
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from inferometer.model.spec import Alibi, ModelSpec
 from inferometer.nn.alibi import slopes
@@ -23,7 +25,8 @@ from inferometer.nn.cache import KVCache
 class Segment:
     """Neighbouring sequences of one query length; of one context length too, unless they query a single token.
 
-    tokens: their slice of the sweep's tokens. fresh: nothing of them is cached yet, so keys come from the sweep itself.
+    tokens: their slice of the sweep's tokens. context: of the longest; even: of all.
+    fresh: nothing of them is cached yet, so keys come from the sweep itself.
     mask: None, or additive (float) or boolean (True = seen), broadcastable to (sequences, heads, queries, context).
     causal: the mask is the plain triangle, which the kernel makes itself.
     """
@@ -32,6 +35,7 @@ class Segment:
     sequences: int
     queries: int
     context: int
+    even: bool
     first_slot: int
     fresh: bool
     causal: bool
@@ -53,6 +57,17 @@ class Sweep:
     positions: Tensor
 
 
+def attention_kernels(device: torch.device) -> AbstractContextManager[None]:
+    """The context in which a sweep's attention runs on `device`.
+
+    On a GPU cuDNN's attention is left out: it compiles a plan for every new shape, 40 to 100 ms (seen on H100 and H200 with torch 2.11),
+    and in decode every step has a new context length.
+    """
+    if device.type != "cuda":
+        return nullcontext()
+    return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
+
+
 def plan_attention(batch: RaggedBatch, spec: ModelSpec, dtype: torch.dtype, *, cached: bool) -> tuple[Segment, ...]:
     """The segments of a sweep with their masks. `cached`: there is a KV cache; without one every sequence must be fresh."""
     segments = []
@@ -65,7 +80,8 @@ def plan_attention(batch: RaggedBatch, spec: ModelSpec, dtype: torch.dtype, *, c
         positions = batch.positions[tokens].view(len(contexts), queries)
         mask = _mask(spec, contexts, queries, positions, dtype, fresh=fresh)
         causal = mask is None and not spec.encoder and queries > 1
-        segments.append(Segment(tokens, len(contexts), queries, max(contexts), slot, fresh, causal, mask))
+        even = len(set(contexts)) == 1
+        segments.append(Segment(tokens, len(contexts), queries, max(contexts), even, slot, fresh, causal, mask))
         token, slot = tokens.stop, slot + len(contexts)
     return tuple(segments)
 
@@ -73,10 +89,24 @@ def plan_attention(batch: RaggedBatch, spec: ModelSpec, dtype: torch.dtype, *, c
 def attend(query: Tensor, key: Tensor, value: Tensor, sweep: Sweep, layer: int, scale: float) -> Tensor:
     """Attention of query (tokens, heads, head_size) to key and value (tokens, kv_heads, head_size) and what the cache holds.
 
-    The sweep's own keys and values are already in the cache, if there is one. Returns (tokens, heads * head_size).
+    Keys and values go to the cache first, if there is one. Returns (tokens, heads * head_size).
     """
+    if sweep.cache is not None:
+        for segment in sweep.plan:
+            _store(key, value, segment, sweep, sweep.cache, layer)
     outputs = [_attend_segment(query, key, value, segment, sweep.cache, layer, scale) for segment in sweep.plan]
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+
+def _store(key: Tensor, value: Tensor, segment: Segment, sweep: Sweep, cache: KVCache, layer: int) -> None:
+    key, value = key[segment.tokens], value[segment.tokens]
+    if not segment.even:
+        cache.write(layer, sweep.slots[segment.tokens], sweep.positions[segment.tokens], key, value)
+        return
+    shape = (segment.sequences, segment.queries, *key.shape[1:])
+    slots = slice(segment.first_slot, segment.first_slot + segment.sequences)
+    positions = slice(segment.context - segment.queries, segment.context)
+    cache.write_span(layer, slots, positions, key.view(shape).transpose(1, 2), value.view(shape).transpose(1, 2))
 
 
 def _kind(lengths: tuple[int, int]) -> tuple[int, bool, int]:
@@ -100,7 +130,7 @@ def _mask(spec: ModelSpec, contexts: list[int], queries: int, positions: Tensor,
     return (_slopes(spec.heads, positions.device) * distance).masked_fill(distance > 0, float("-inf")).to(dtype)
 
 
-@cache
+@lru_cache
 def _slopes(heads: int, device: torch.device) -> Tensor:
     """float32 (heads, 1, 1), kept on the device: a copy from the host in every sweep would make it wait."""
     return torch.tensor(slopes(heads), device=device)[:, None, None]

@@ -28,7 +28,12 @@ class KVCache:
         return 2 * spec.layers * spec.kv_size * dtype.itemsize
 
     def write(self, layer: int, slots: Tensor, positions: Tensor, key: Tensor, value: Tensor) -> None:
-        """Stores key and value (tokens, kv_heads, head_size) at each token's slot and position."""
+        """Stores key and value (tokens, kv_heads, head_size) at each token's slot and position, int64 (tokens,)."""
+        self.keys[layer, slots, :, positions] = key
+        self.values[layer, slots, :, positions] = value
+
+    def write_span(self, layer: int, slots: slice, positions: slice, key: Tensor, value: Tensor) -> None:
+        """Stores key and value (slots, kv_heads, positions, head_size): a plain copy, where scattering token by token is slow."""
         self.keys[layer, slots, :, positions] = key
         self.values[layer, slots, :, positions] = value
 

@@ -83,8 +83,6 @@ class Attention(nn.Module):
             rotated = rotate(rotated, *sweep.rotation)
         query, key = rotated[:, : self.heads], rotated[:, self.heads :]
         value = heads[:, self.heads + self.kv_heads :]
-        if sweep.cache is not None:
-            sweep.cache.write(self.layer, sweep.slots, sweep.positions, key, value)
         out: Tensor = self.output(attend(query, key, value, sweep, self.layer, self.scale))
         return out
 

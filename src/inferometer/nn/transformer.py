@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from inferometer.model.spec import LearnedPositions, ModelSpec, Rotary
-from inferometer.nn.attention import Sweep, plan_attention
+from inferometer.nn.attention import Sweep, attention_kernels, plan_attention
 from inferometer.nn.batch import RaggedBatch
 from inferometer.nn.cache import KVCache
 from inferometer.nn.layers import Layer, Norm
@@ -130,10 +130,11 @@ class Transformer(nn.Module):
         rotation = None if self.rotary is None else self.rotary.tables(batch.positions, batch.rotary_lengths, self.dtype)
         sweep = Sweep(plan, rotation, cache, batch.slots, batch.positions)
         x: Tensor = self.embedding(batch)
-        for index, layer in enumerate(self.layers):
-            self.residency.acquire(index)
-            x = layer(x, sweep)
-            self.residency.release(index)
+        with attention_kernels(x.device):
+            for index, layer in enumerate(self.layers):
+                self.residency.acquire(index)
+                x = layer(x, sweep)
+                self.residency.release(index)
         return x if self.final_norm is None else self.final_norm(x)
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -150,8 +151,7 @@ class Transformer(nn.Module):
         """
         parts = []
         for states, wanted in zip(torch.split(hidden, chunk), torch.split(targets, chunk), strict=True):
-            scores = self.logits(states).float()
-            parts.append(scores.gather(1, wanted[:, None])[:, 0] - scores.logsumexp(1))
+            parts.append(-functional.cross_entropy(self.logits(states).float(), wanted, reduction="none"))
         return torch.cat(parts)
 
     def pooled(self, hidden: Tensor, batch: RaggedBatch) -> Tensor:
