@@ -54,9 +54,10 @@ class Stack:
 # Passes are counted from the operations that each stack runs, one kernel each. transformers' RMS norm widens to float32 and takes six
 # kernels: 36 bytes an element against 4. Its rotation takes five kernels a tensor: 20 bytes against 4. A gated activation is two kernels.
 # This product's rotation is three: a roll, a product, a fused multiply-add, 16 bytes against 4.
-# A launch from eager torch costs the host some 5 us in C++; with the Python around it about 9 here. transformers' modules, mask and
-# cache bookkeeping make it about 25: Llama-7B's 32 layers of some 30 launches decode at 23-28 ms a token on any large GPU, and document
-# 004's BLOOM layers, on a host of 2023, take 0.8-1.0 ms.
+# A launch from eager torch costs the host some 5 to 10 us in C++ (calibration measures it); with the Python around it about 25 here:
+# opt-1.3b's 290 launches of a decode step took 7.2 to 8.9 ms, bloomz-7b1's 360 took 8.8 to 11 on an H100's host (benchmarks/foundation.sh).
+# transformers launches more, about as dearly: Llama-7B's 32 layers of some 30 launches decode at 23-28 ms a token on any large GPU, and
+# document 004's BLOOM layers, on a host of 2023, take 0.8-1.0 ms.
 _NATIVE = Stack(
     name="native",
     about="this product's engine",
@@ -68,7 +69,7 @@ _NATIVE = Stack(
     copies=1.0,
     repeats_keys=True,
     fused_alibi=True,
-    dispatch_s=9e-6,
+    dispatch_s=25e-6,
     step_s=500e-6,
     counts_host=True,
     loss="chunked",
