@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from inferometer.hardware.detect import detect
+from inferometer.bench.environment import telemetry
 from inferometer.hardware.telemetry import Snapshot, Telemetry, gpu_energy_j
 
 # NVIDIA's counter moves about every 100 ms (as seen by polling it); over a second in all, that is at most a tenth of the figure.
@@ -31,10 +31,7 @@ class EnergyMeter:
     @classmethod
     def of(cls, device: torch.device) -> EnergyMeter:
         """For the device that a case runs on: a GPU's own counter, or the processor packages'."""
-        if device.type != "cuda":
-            return cls(Telemetry(), gpu=False)
-        gpus, index = detect().gpus, device.index or 0
-        return cls(Telemetry(gpus[index].index if index < len(gpus) else None), gpu=True)
+        return cls(telemetry(device), gpu=device.type == "cuda")
 
     def mark(self) -> None:
         """Before a run, between its phases, and after it."""

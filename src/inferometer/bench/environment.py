@@ -12,6 +12,8 @@ import torch
 
 from inferometer import __version__
 from inferometer.hardware.catalogue import CPU, match_driver_name
+from inferometer.hardware.detect import detect
+from inferometer.hardware.telemetry import Telemetry
 
 
 def version_of(package: str) -> str | None:
@@ -49,6 +51,14 @@ def usable_cores() -> int | None:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
+def telemetry(device: torch.device) -> Telemetry:
+    """The sensors of this process, of the processor and, for a GPU, of that card."""
+    if device.type != "cuda":
+        return Telemetry()
+    gpus, index = detect().gpus, device.index or 0
+    return Telemetry(gpus[index].index if index < len(gpus) else None)
+
+
 def environment(device: torch.device) -> dict[str, Any]:
     """What a record says of where it was taken; unknown is None."""
     cuda = device.type == "cuda"
@@ -64,5 +74,6 @@ def environment(device: torch.device) -> dict[str, Any]:
         "cpu": cpu_model(),
         "cores": usable_cores(),
         "threads": torch.get_num_threads(),
+        "sensors": telemetry(device).read().to_json(),
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
     }

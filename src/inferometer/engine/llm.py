@@ -12,7 +12,7 @@ import torch
 
 from inferometer.engine.device import resolve_device, resolve_dtype
 from inferometer.engine.engine import Engine
-from inferometer.engine.memory import kv_budget, packing_fits
+from inferometer.engine.memory import kv_budget
 from inferometer.engine.pooling import Pooling, pool, read_pooling
 from inferometer.engine.sampler import check
 from inferometer.engine.text_stream import TextStream
@@ -70,8 +70,7 @@ class LLM:
             self.dtype = resolve_dtype(dtype, self.device, source.dtype)
             self.model = Transformer(self.spec, self.device, self.dtype)
             load(self.model, source, kind)
-        if self.device.type == "cpu" and packing_fits(self.model):
-            self.model.pack()
+        self.model.pack()
         if tokenizer is None and weights == "dummy":
             tokenizer = "byte"
         self.tokenizer = load_tokenizer(self.description.path if tokenizer is None else tokenizer)

@@ -9,7 +9,6 @@ import torch
 
 from inferometer.errors import UserError
 from inferometer.model.spec import ModelSpec
-from inferometer.nn.transformer import Transformer
 
 
 def kv_budget(spec: ModelSpec, device: torch.device, dtype: torch.dtype, *, tokens: int, fraction: float, limit_bytes: int | None) -> int:
@@ -38,11 +37,6 @@ def kv_budget(spec: ModelSpec, device: torch.device, dtype: torch.dtype, *, toke
             "raise --gpu-memory, use a 16-bit --dtype or a smaller model"
         )
     return left
-
-
-def packing_fits(model: Transformer) -> bool:
-    """Whether a second copy of the weights takes no more than a quarter of the memory that is free on the host."""
-    return 4 * sum(p.nbytes for p in model.parameters()) <= _free_host_bytes()
 
 
 def activation_bytes(spec: ModelSpec, dtype: torch.dtype, tokens: int) -> int:

@@ -13,7 +13,7 @@ from inferometer.nn.attention import Sweep, attention_kernels, plan_attention
 from inferometer.nn.batch import RaggedBatch
 from inferometer.nn.cache import KVCache
 from inferometer.nn.layers import Layer, Norm
-from inferometer.nn.linear import Linear, Packed, multiply
+from inferometer.nn.linear import Linear
 from inferometer.nn.residency import AllResident, Residency
 from inferometer.nn.rotary import RotaryEmbedding
 
@@ -65,13 +65,12 @@ class Head(nn.Module):
         super().__init__()
         self.projection = Linear(spec.hidden, spec.embedding, bias=False) if spec.embedding != spec.hidden else None
         self.weight = None if spec.tied_head else nn.Parameter(torch.empty(spec.vocabulary, spec.embedding), requires_grad=False)
-        self.packed: Packed | None = None
 
     def forward(self, hidden: Tensor, token_table: Tensor) -> Tensor:
         """(rows, hidden) -> (rows, vocabulary)."""
         if self.projection is not None:
             hidden = self.projection(hidden)
-        return multiply(hidden, token_table if self.weight is None else self.weight, None, self.packed)
+        return functional.linear(hidden, token_table if self.weight is None else self.weight)
 
 
 class Transformer(nn.Module):
@@ -105,16 +104,13 @@ class Transformer(nn.Module):
         return self.embedding.token.weight.device
 
     def pack(self) -> None:
-        """Adds to every matrix on the CPU a copy in the layout that its matrix instructions read: faster, for twice the memory.
+        """Puts the layers' matrices into the layout that the CPU's matrix instructions read, in place of the plain one.
 
-        The parameters stay as they are; call it again after changing them. Does nothing on other devices.
+        From then on `state_dict` holds only the shapes of what was packed. Does nothing on other devices and in other dtypes.
         """
         for module in self.modules():
-            if isinstance(module, Linear) and Packed.possible(module.weight):
-                module.packed = Packed(module.weight)
-        if self.head is not None:
-            matrix = self.embedding.token.weight if self.head.weight is None else self.head.weight
-            self.head.packed = Packed(matrix) if Packed.possible(matrix) else None
+            if isinstance(module, Linear):
+                module.pack()
 
     def forward(self, batch: RaggedBatch, cache: KVCache | None = None, logits: Literal["last", "all"] = "last") -> Tensor:
         """Logits after each sequence's last token (sequences, vocabulary), or after every token (tokens, vocabulary)."""
