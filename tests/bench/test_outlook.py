@@ -1,0 +1,83 @@
+"""A case beside its bound and its prediction."""
+
+from __future__ import annotations
+
+import pytest
+
+from inferometer.bench.case import Case
+from inferometer.bench.outlook import outlook
+from inferometer.bench.statistics import Summary
+from inferometer.estimate.estimate import estimate
+from inferometer.hardware.catalogue import find_device
+from inferometer.model.presets import preset
+
+
+def _case(**changes: object) -> Case:
+    fields: dict[str, object] = {
+        "model": "opt-1.3b",
+        "backend": "native",
+        "dtype": "bfloat16",
+        "device": "h100-sxm",
+        "batch_size": 8,
+        "sequence_length": 512,
+        "decode_length": 32,
+    }
+    return Case(**(fields | changes))  # type: ignore[arg-type]
+
+
+def _spec():  # type: ignore[no-untyped-def]
+    found = preset("opt-1.3b")
+    assert found is not None
+    return found.spec()
+
+
+def test_a_case_has_the_estimators_bound_and_prediction() -> None:
+    found = outlook(_case(), _spec(), find_device("h100-sxm"))
+    expected = estimate("opt-1.3b", "h100-sxm", batch_size=8, sequence_length=512, decode_length=32, dtype="bfloat16")
+    assert found.bound is not None
+    assert found.predicted is not None
+    assert found.bound.decode_token_ms == expected.bound["decode_token_ms"]
+    assert found.bound.binds == {"prefill_ms": "compute", "decode_token_ms": "memory"}
+    assert found.predicted.prefill_ms == expected.prefill_ms
+    # bloom, opt and the rest cost transformers more launches than the native engine.
+    other = outlook(_case(backend="hf"), _spec(), find_device("h100-sxm"))
+    assert other.predicted is not None
+    assert other.predicted.decode_token_ms != found.predicted.decode_token_ms
+    assert other.bound == found.bound
+
+
+def test_utilisation_is_work_over_time_at_the_limits() -> None:
+    found = outlook(_case(), _spec(), find_device("h100-sxm"))
+    times = {"prefill_ms": Summary.of([50.0]), "decode_token_ms": Summary.of([4.0, 6.0])}
+    used = found.utilisation(times)
+    assert used is not None
+    assert used["mbu"] == pytest.approx(found.phases["decode_token_ms"].memory_ms / 5.0)
+    assert used["mfu"] == pytest.approx(found.phases["prefill_ms"].compute_ms / 50.0)
+    device = find_device("h100-sxm")
+    # 2 x 1.2 billion weights in the layers x 4096 tokens, at 989 TFLOP/s: some 10 ms, and attention on top.
+    assert 10 / 50 < used["mfu"] < 13 / 50
+    assert device.memory_bandwidth_bytes_s is not None
+
+
+def test_a_forward_has_both_utilisations() -> None:
+    found = outlook(_case(decode_length=None, forward_only=True), _spec(), find_device("h100-sxm"))
+    used = found.utilisation({"forward_ms": Summary.of([20.0])})
+    assert used is not None
+    assert set(used) == {"mbu", "mfu"}
+    assert found.utilisation({}) is None
+
+
+def test_an_unknown_device_has_no_outlook() -> None:
+    found = outlook(_case(device=None), _spec(), None)
+    assert found.bound is None
+    assert found.predicted is None
+    assert found.utilisation({"decode_token_ms": Summary.of([1.0])}) is None
+
+
+def test_assumed_limits_predict_but_do_not_bound(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setenv("INFEROMETER_HOME", str(tmp_path))
+    found = outlook(_case(device="cpu"), _spec(), find_device("cpu"))
+    assert found.bound is None
+    assert found.predicted is not None
+    assert found.predicted.basis is not None
+    assert "assumed" in found.predicted.basis
