@@ -159,6 +159,8 @@ def test_what_is_read_turns_as_transformers_does(scaling: dict[str, Any], theta:
         ({"rope_parameters": {"rope_type": "yarn"}}, "factor"),
         ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1.0}}, "rope_theta"),
         ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "truncate": "no"}}, "truncate"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "beta_fast": 1e308}}, "beta_fast must be a number from"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "beta_slow": 1e-308}}, "beta_slow must be a number from"),
         ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0}}, "high_freq_factor"),
         ({"rope_parameters": {"rope_type": "llama3", **LLAMA3, "high_freq_factor": 1.0}}, "high_freq_factor"),
         ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "full_attention"),

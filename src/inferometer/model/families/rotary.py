@@ -84,10 +84,18 @@ def _yarn(rope: Options, positions: int, theta: float) -> YarnScaling:
         factor=factor,
         original_positions=original,
         attention_factor=_attention_factor(rope, factor),
-        beta_fast=_optional(rope, "beta_fast") or 32.0,
-        beta_slow=_optional(rope, "beta_slow") or 1.0,
+        beta_fast=_rotations(rope, "beta_fast", 32.0),
+        beta_slow=_rotations(rope, "beta_slow", 1.0),
         truncate=bool(truncate),
     )
+
+
+def _rotations(rope: Options, option: str, default: float) -> float:
+    """A bound of yarn's ramp in rotations over the original length; zero means the default, as does null."""
+    rotations = _optional(rope, option) or default
+    if not 1e-30 <= rotations <= 1e30:  # beyond, its logarithm is out of range
+        raise rope.malformed(option, "a number from 1e-30 to 1e30")
+    return rotations
 
 
 def _attention_factor(rope: Options, factor: float) -> float:
