@@ -8,9 +8,10 @@ import torch
 from fake_backend import VOCABULARY, Clock, FakeBackend
 
 from inferometer.bench.case import Case
+from inferometer.bench.column import Failure, Unopened
 from inferometer.bench.prompts import random_prompts
 from inferometer.bench.record import Record
-from inferometer.bench.runner import Effort, Failure, Runner, Unopened
+from inferometer.bench.runner import Effort, Runner
 
 
 class Count:

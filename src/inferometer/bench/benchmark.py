@@ -11,6 +11,7 @@ import torch
 
 from inferometer import __version__
 from inferometer.bench.backend import Backend, Prompts, Reference
+from inferometer.bench.column import Failure, Unopened
 from inferometer.bench.environment import device_name, device_slug, version_of
 from inferometer.bench.failures import evidence_of, status_of
 from inferometer.bench.memory import release_caches
@@ -18,7 +19,7 @@ from inferometer.bench.outlook import outlook
 from inferometer.bench.prompts import random_prompts, text_prompts
 from inferometer.bench.record import Record
 from inferometer.bench.request import BenchRequest
-from inferometer.bench.runner import Effort, Failure, Progress, Runner, Unopened
+from inferometer.bench.runner import Effort, Progress, Runner
 from inferometer.engine.device import resolve_device, resolve_dtype
 from inferometer.errors import UserError
 from inferometer.hardware.catalogue import find_device

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 
 from inferometer.bench.backend import Backend, Prompts, Reference
 from inferometer.bench.case import Case
 from inferometer.bench.check import ReferenceFailedError, check
+from inferometer.bench.column import Column, Failure, Unopened
 from inferometer.bench.energy import EnergyMeter
 from inferometer.bench.environment import environment
 from inferometer.bench.failures import evidence_of, status_of
 from inferometer.bench.memory import PeakMeter, release_caches
 from inferometer.bench.outlook import Outlook
 from inferometer.bench.record import Checked, PeakMemory, Record, throughput, work
-from inferometer.bench.statistics import Summary
 
 _CHECK_STEPS = 4
 _SAMPLING = ("do_sample", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "watermark")
@@ -53,37 +53,6 @@ class Effort:
     def __post_init__(self) -> None:
         if self.runs < 1 or self.warmups < 0:
             raise ValueError(f"runs must be at least 1 and warmups at least 0, not {self.runs} and {self.warmups}")
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """How a case ended that gave no times, and what shows it."""
-
-    status: Literal["oom", "error"]
-    evidence: str
-
-
-@dataclass(frozen=True, slots=True)
-class Unopened:
-    """A backend that could not load the model; its cases end with this failure, and the others run."""
-
-    stack_version: str
-    failure: Failure
-
-
-@dataclass(slots=True)
-class _Column:
-    """One backend's part of a batch size, as it fills up. Times in seconds."""
-
-    case: Case
-    backend: Backend
-    meter: PeakMeter
-    energy: EnergyMeter
-    prefill: list[float] = field(default_factory=list)
-    decode: list[float] = field(default_factory=list)
-    forward: list[float] = field(default_factory=list)
-    checked: Checked | None = None
-    failure: Failure | None = None
 
 
 class Runner:
@@ -139,7 +108,7 @@ class Runner:
         prompts = self._prompts_for(cases[0].batch_size, cases[0].sequence_length)
         alone = len(self._open) == 1
         columns = [
-            _Column(case, self._open[case.backend], PeakMeter(self._device, alone=alone), EnergyMeter.of(self._device))
+            Column(case, self._open[case.backend], PeakMeter(self._device, alone=alone), EnergyMeter.of(self._device))
             for case in cases
             if case.backend in self._open
         ]
@@ -153,7 +122,7 @@ class Runner:
         done = {column.case.backend: self._record(column, started) for column in columns}
         return [done.get(case.backend) or self._unopened_record(case, started) for case in cases]
 
-    def _attempt(self, column: _Column, action: Callable[..., None], *arguments: Any) -> None:
+    def _attempt(self, column: Column, action: Callable[..., None], *arguments: Any) -> None:
         try:
             action(column, *arguments)
             return
@@ -169,7 +138,7 @@ class Runner:
             column.failure = Failure("error", f"{column.failure.evidence}; and then {evidence_of(error)}")
         release_caches(self._device)
 
-    def _prepare(self, column: _Column, prompts: Prompts) -> None:
+    def _prepare(self, column: Column, prompts: Prompts) -> None:
         case = column.case
         if case.decode_length is not None:
             column.backend.prepare(case.batch_size, case.sequence_length + case.decode_length)
@@ -182,7 +151,7 @@ class Runner:
             evidence = f"the correctness check failed: {column.checked.method}: {error}, tolerance {column.checked.tolerance:g}"
             column.failure = Failure("error", evidence)
 
-    def _check(self, column: _Column, prompts: Prompts) -> Checked:
+    def _check(self, column: Column, prompts: Prompts) -> Checked:
         if self._reference is not None and self._reference is not column.backend:
             try:
                 return self._compare(column, self._reference, prompts)
@@ -191,7 +160,7 @@ class Runner:
                 release_caches(self._device)
         return self._compare(column, None, prompts)
 
-    def _compare(self, column: _Column, reference: Reference | None, prompts: Prompts) -> Checked:
+    def _compare(self, column: Column, reference: Reference | None, prompts: Prompts) -> Checked:
         case, backend = column.case, column.backend
         steps = 0
         if not backend.encoder and (not case.forward_only or reference is None):
@@ -201,7 +170,7 @@ class Runner:
                 prompts = [prompt[: self._context_limit - steps + 1] for prompt in prompts]
         return check(backend, reference, prompts, dtype=self._dtype, steps=steps, loss=case.loss)
 
-    def _cycle(self, column: _Column, prompts: Prompts, measured: bool) -> None:
+    def _cycle(self, column: Column, prompts: Prompts, measured: bool) -> None:
         column.meter.start(column.backend.resident_bytes)
         if column.case.forward_only:
             self._forward(column, prompts, measured)
@@ -213,7 +182,7 @@ class Runner:
         else:
             column.energy.forget()
 
-    def _forward(self, column: _Column, prompts: Prompts, measured: bool) -> None:
+    def _forward(self, column: Column, prompts: Prompts, measured: bool) -> None:
         backend = column.backend
         backend.synchronise()
         column.energy.mark()
@@ -226,7 +195,7 @@ class Runner:
         if measured:
             column.forward.append(end - begin)
 
-    def _generate(self, column: _Column, prompts: Prompts, measured: bool) -> None:
+    def _generate(self, column: Column, prompts: Prompts, measured: bool) -> None:
         backend, case = column.backend, column.case
         params = case.sampling_params()
         backend.synchronise()
@@ -250,10 +219,10 @@ class Runner:
             column.prefill.append(prefilled - begin)
             column.decode.append(end - resumed)
 
-    def _record(self, column: _Column, started: datetime) -> Record:
+    def _record(self, column: Column, started: datetime) -> Record:
         if column.failure is not None:
             return self._answer(column.case, started, column.backend.stack_version, failure=column.failure, checked=column.checked)
-        times = _times(column)
+        times = column.times()
         case = column.case
         tokens = case.batch_size * (case.sequence_length if case.decode_length is None else case.decode_length)
         return self._answer(
@@ -308,19 +277,3 @@ class Runner:
             checked=checked,
             **times,
         )
-
-
-def _times(column: _Column) -> dict[str, Summary]:
-    milliseconds = {
-        "prefill_ms": [1000 * s for s in column.prefill],
-        "decode_total_ms": [1000 * s for s in column.decode],
-        "decode_token_ms": [1000 * s / max(column.case.steps, 1) for s in column.decode],
-        "total_ms": [1000 * (p + d) for p, d in zip(column.prefill, column.decode, strict=True)],
-        "forward_ms": [1000 * s for s in column.forward],
-    }
-    if column.case.forward_only:
-        return {"forward_ms": Summary.of(milliseconds["forward_ms"])}
-    if not column.case.steps:
-        # No step was made, so what lies between the two clock readings is no decode time.
-        return {"prefill_ms": Summary.of(milliseconds["prefill_ms"]), "total_ms": Summary.of(milliseconds["prefill_ms"])}
-    return {name: Summary.of(samples) for name, samples in milliseconds.items() if name != "forward_ms"}
