@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
+from operator import index
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
@@ -176,7 +177,9 @@ class LLM:
 
     def _build(self, prompts: Prompts, params: SamplingParams | Sequence[SamplingParams]) -> list[Request]:
         rows = self._token_ids(prompts)
-        wanted = [params] * len(rows) if isinstance(params, SamplingParams) else list(params)
+        wanted = [params] * len(rows) if isinstance(params, SamplingParams) else params
+        if not isinstance(wanted, Sequence) or not all(isinstance(own, SamplingParams) for own in wanted):
+            raise UserError(f"params must be SamplingParams, or a list with one a prompt, not {type(params).__name__}")
         if len(wanted) != len(rows):
             raise UserError(f"{len(rows)} prompts but {len(wanted)} sampling parameters; give one for all or one a prompt")
         eos = () if self.tokenizer is None else self.tokenizer.eos_token_ids
@@ -204,16 +207,20 @@ class LLM:
     def _token_ids(self, prompts: Prompts) -> list[list[int]]:
         if isinstance(prompts, str):
             prompts = [prompts]
+        refusal = UserError("prompts are texts or lists of token ids, which are whole numbers; wrap a single prompt's ids in a list")
+        if not isinstance(prompts, Iterable):
+            raise refusal
         rows = []
         for prompt in prompts:
-            if isinstance(prompt, int):
-                raise UserError("prompts are texts or lists of token ids; wrap a single prompt's ids in a list")
             if isinstance(prompt, str):
                 if self.tokenizer is None:
                     raise UserError(f"{self.spec.name} has no tokenizer; give token ids, or a tokenizer with --tokenizer PATH|byte")
                 ids = self.tokenizer.encode(prompt)
             else:
-                ids = [int(token) for token in prompt]
+                try:
+                    ids = [index(token) for token in prompt]
+                except TypeError:  # no list, or no whole numbers in it
+                    raise refusal from None
             if not ids:
                 raise UserError("a prompt has no tokens; give at least one")
             wrong = next((token for token in ids if not 0 <= token < self.spec.vocabulary), None)
