@@ -245,6 +245,14 @@ def test_only_mappings_of_tensors_are_checkpoints(tmp_path: Path) -> None:
         message(error, str(path), words)
 
 
+def test_torch_tensors_that_cannot_be_weights_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "pytorch_model.bin"
+    for tensor in (torch.ones(2, 3, device="meta"), torch.eye(3).to_sparse(), torch.ones(3, dtype=torch.int8)):
+        torch.save({"a.weight": tensor}, path)
+        with pytest.raises(ModelError, match=r"pytorch_model\.bin: the tensor a\.weight"):
+            TorchBinSource(path).read("a.weight", "cpu", torch.float32)
+
+
 def test_tied_tensors_in_a_torch_file(tmp_path: Path) -> None:
     table = torch.arange(6.0).view(3, 2)
     torch.save({"table": table, "head": table, "slice": table[1:], "turned": table.t()}, tmp_path / "pytorch_model.bin")

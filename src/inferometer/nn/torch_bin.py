@@ -62,6 +62,8 @@ class TorchBinSource:
     def read(self, name: str, device: torch.device | str, dtype: torch.dtype) -> Tensor:
         file = self._files[name]
         tensor = self._load(file)[name]
+        if tensor.is_meta:
+            raise ModelError(f"{file}: the tensor {name} was saved as a shape without its numbers; save the model again")
         if tensor.dtype not in (torch.float64, torch.float32, torch.float16, torch.bfloat16) or tensor.layout != torch.strided:
             kind = str(tensor.dtype).removeprefix("torch.")
             raise ModelError(f"{file}: the tensor {name} is stored as {kind}, which is not supported; use a floating-point checkpoint")
