@@ -49,6 +49,7 @@ def test_logits_by_the_path_of_the_loss() -> None:
     opt, llama, formats = _spec("opt-1.3b"), _spec("clm-60m"), Formats()
     asked = Workload(batch=2, length=3, loss=True)
     assert logit_bytes(opt, formats, FORWARD, asked) == 2 * 6 * opt.vocabulary * 2
+    assert logit_bytes(opt, formats, HF, asked) == 10 * 6 * opt.vocabulary
     assert logit_bytes(llama, formats, FORWARD, asked) == 4 * 6 * llama.vocabulary * 2
     assert logit_bytes(opt, formats, FORWARD, replace(asked, loss=False)) == 6 * opt.vocabulary * 2
     assert logit_bytes(opt, formats, NATIVE, Workload(batch=16, length=1024, loss=True)) == 1024 * opt.vocabulary * 10

@@ -104,6 +104,8 @@ def logit_bytes(spec: ModelSpec, formats: Formats, stack: Stack, workload: Workl
         return tokens * spec.vocabulary * item
     if stack.loss == "chunked":
         return min(tokens, _LOSS_CHUNK) * spec.vocabulary * (item + 2 * _FLOAT)
+    if stack.loss == "widened":
+        return tokens * spec.vocabulary * (item + 2 * _FLOAT)
     # Logits of all positions and one more matrix like them: log-probabilities, or a shifted copy.
     return 2 * tokens * spec.vocabulary * loss_item_bytes(stack, spec, item)
 

@@ -12,7 +12,7 @@ from inferometer.errors import UserError
 from inferometer.model.ops import OpKind
 from inferometer.model.spec import Alibi, ModelSpec
 
-LossPath = Literal["chunked", "matrices"]
+LossPath = Literal["chunked", "matrices", "widened"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,8 @@ class Stack:
     fused_alibi: attention with ALiBi stays one kernel; else scores go through memory.
     dispatch_s: what the host spends on a launch, interpreter included. step_s: on a step besides (scheduling, sampling, reading tokens).
     counts_host: whether the stack's published times include waiting for the host.
-    loss: "matrices", logits and their log-probabilities of all positions at once; "chunked", a slice at a time.
+    loss: "matrices", logits and their log-probabilities of all positions at once; "widened", the same from a float32 copy of the
+    logits; "chunked", a slice at a time.
     keeps_cache: it allocates the KV cache of prompt and continuation at once, rather than growing it by copies.
     """
 
@@ -89,7 +90,7 @@ _HF_EAGER = Stack(
     dispatch_s=25e-6,
     step_s=2e-3,
     counts_host=True,
-    loss="matrices",
+    loss="widened",
     keeps_cache=False,
 )
 _TORCH_EAGER_FORWARD = Stack(
@@ -126,6 +127,8 @@ def find_stack(name: str) -> Stack:
 def loss_item_bytes(stack: Stack, spec: ModelSpec, item_bytes: int) -> int:
     """Bytes of one logit in the two matrices that a loss over all positions keeps.
 
-    transformers' Llama models widen them to float32; the peak memory of document 001 shows it, and that its OPT models do not.
+    transformers of document 001's time widens Llama models' to float32 and OPT's not, as the peak memory there shows. Of today's, 5.17
+    and later, all are: opt-1.3b in float16 holds 10 bytes a logit at its peak (benchmarks/foundation.sh on an H100).
     """
-    return 4 if spec.family == "llama" and stack.loss == "matrices" else item_bytes
+    widens = stack.loss == "widened" or (stack.loss == "matrices" and spec.family == "llama")
+    return 4 if widens else item_bytes
