@@ -212,3 +212,10 @@ def test_rounds_are_batch_sizes_of_all_backends() -> None:
     ]
     assert rounds[0][0].memory_limit == 3 * 2**29
     assert rounds[0][0].top_k == 3
+
+
+def test_a_model_larger_than_the_hosts_memory_is_a_row_that_says_so() -> None:
+    """Loading it would have the process killed. No machine that runs this test has the 705 GB."""
+    records = run(Path("bloom-176b"), dtype="float32", batch_sizes=(1,))
+    assert [(r.backend, r.status) for r in records] == [("native", "oom"), ("hf", "oom")]
+    assert all("the weights of bloom-176b in float32 need 656.6 GiB" in str(r.evidence) for r in records)

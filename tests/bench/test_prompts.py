@@ -40,3 +40,10 @@ def test_random_rows_stay_in_the_vocabulary(seed: int, batch_size: int, length: 
 def test_seeds_and_rows_differ() -> None:
     rows = random_prompts(0, 2, 20, 1000) + random_prompts(1, 2, 20, 1000)
     assert len({tuple(row) for row in rows}) == 4
+
+
+@pytest.mark.parametrize("batch_size", [10**10, 10**22])
+def test_prompts_beyond_the_hosts_memory_are_refused_before_it_is_filled(batch_size: int) -> None:
+    for make in (lambda: random_prompts(0, batch_size, 10, 256), lambda: text_prompts(ByteTokenizer(), batch_size, 10, 256)):
+        with pytest.raises(MemoryError, match=f"{batch_size} x 10 token ids need .* GiB of host memory"):
+            make()

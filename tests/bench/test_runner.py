@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from inferometer.bench.column import Failure, Unopened
 from inferometer.bench.prompts import random_prompts
 from inferometer.bench.record import Record
 from inferometer.bench.runner import Effort, Runner
+from inferometer.hardware.host_memory import free_host_bytes
 
 
 class Count:
@@ -37,6 +38,7 @@ def sweep(
     decode_length: int | None = 5,
     context_limit: int | None = None,
     progress: Count | None = None,
+    prompts_for: Callable[[int, int], list[list[int]]] = lambda batch_size, length: random_prompts(0, batch_size, length, VOCABULARY),
     **case: Any,
 ) -> list[Record]:
     rounds = [
@@ -59,7 +61,7 @@ def sweep(
     reference = backends.get("hf")
     runner = Runner(
         backends,
-        lambda batch_size, length: random_prompts(0, batch_size, length, VOCABULARY),
+        prompts_for,
         Effort(runs, warmups),
         reference=reference if isinstance(reference, FakeBackend) else None,
         device=torch.device("cpu"),
@@ -121,6 +123,42 @@ def test_a_batch_size_that_runs_out_of_memory_is_a_row_and_the_others_run(where:
     assert records[1].evidence is not None
     assert "Tried to allocate 1 GiB" in records[1].evidence
     assert backend.abandoned == 1
+
+
+def test_prompts_are_made_only_for_a_batch_that_has_room() -> None:
+    """Prompts of millions of rows take minutes to make; a cache that cannot hold them says so at once."""
+    made: list[int] = []
+
+    def prompts_for(batch_size: int, length: int) -> list[list[int]]:
+        made.append(batch_size)
+        return random_prompts(0, batch_size, length, VOCABULARY)
+
+    clock = Clock()
+    records = sweep({"native": FakeBackend(clock=clock, fail=out_of_memory_at(2, "prepare"))}, clock=clock, prompts_for=prompts_for)
+    assert [r.status for r in records] == ["ok", "oom"]
+    assert made == [1]
+
+
+@pytest.mark.parametrize("decode_length", [None, 5])
+def test_prompts_without_memory_are_a_row_of_every_backend(decode_length: int | None) -> None:
+    clock = Clock()
+    backends = {"native": FakeBackend(clock=clock), "hf": FakeBackend("hf", clock=clock)}
+    records = sweep(backends, batch_sizes=(10**22, 1), clock=clock, decode_length=decode_length)
+    assert [r.status for r in records] == ["oom", "oom", "ok", "ok"]
+    assert "GiB of host memory" in str(records[0].evidence)
+    assert all(backend.abandoned for backend in backends.values())
+
+
+def test_a_run_on_the_cpu_that_wants_more_memory_than_is_free_fails_instead_of_being_killed() -> None:
+    def fail(what: str, rows: int) -> None:
+        if what == "prefill" and rows == 2:
+            # The system would grant it: nothing is written to it here.
+            torch.empty(2 * free_host_bytes(), dtype=torch.uint8)
+
+    clock = Clock()
+    records = sweep({"native": FakeBackend(clock=clock, fail=fail)}, batch_sizes=(1, 2, 4), clock=clock)
+    assert [r.status for r in records] == ["ok", "oom", "ok"]
+    assert "allocate" in str(records[1].evidence)
 
 
 def test_one_backend_that_fails_leaves_the_other_alone() -> None:

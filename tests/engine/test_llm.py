@@ -14,6 +14,7 @@ from inferometer.engine.engine import CacheTooSmallError, Engine
 from inferometer.errors import UserError
 from inferometer.nn.batch import prompt_batch
 from inferometer.schedule.request import Request
+from tiny_models import tiny_model
 
 CONFIG = {
     "model_type": "llama",
@@ -253,3 +254,13 @@ def test_a_bad_device_or_dtype_is_told_at_once(folder: Path) -> None:
         LLM(folder, dtype="float8", device="cpu", weights="dummy")
     with pytest.raises(UserError, match="memory"):
         _ = LLM(folder, device="cpu", weights="dummy", memory_fraction=0).engine
+
+
+def test_a_model_larger_than_the_hosts_memory_is_refused_before_it_is_loaded() -> None:
+    with pytest.raises(UserError, match=r"bloom-176b in float32 need 656\.6 GiB, .* GiB of this machine's memory are free"):
+        LLM("bloom-176b", weights="dummy", device="cpu", dtype="float32")
+
+
+def test_an_encoder_is_refused_as_such_however_long_the_request(tmp_path: Path) -> None:
+    with LLM(tiny_model(tmp_path, "bert"), weights="dummy", device="cpu") as encoder, pytest.raises(UserError, match="is an encoder"):
+        encoder.generate("hi", SamplingParams(max_new_tokens=1000))

@@ -21,6 +21,7 @@ from inferometer.bench.record import Record
 from inferometer.bench.request import BenchRequest
 from inferometer.bench.runner import Effort, Progress, Runner
 from inferometer.engine.device import resolve_device, resolve_dtype
+from inferometer.engine.memory import check_weights
 from inferometer.errors import UserError
 from inferometer.hardware.catalogue import find_device
 from inferometer.model.description import ModelDescription, describe, with_weights
@@ -100,9 +101,9 @@ def _prompts(request: BenchRequest, description: ModelDescription) -> Callable[[
 def _opened(load: Callable[[], B], stack_version: str | None, device: torch.device) -> B | Unopened:
     try:
         return load()
-    except UserError:
-        raise
-    except Exception as error:  # noqa: BLE001  (a stack that cannot load the model is a result, and the others still run)
+    except Exception as error:  # a stack that cannot load the model is a result, and the others still run
+        if isinstance(error, UserError) and not isinstance(error, MemoryError):
+            raise
         failure = Failure(status_of(error), f"loading the model failed: {evidence_of(error)}")
     release_caches(device)
     return Unopened(stack_version or "unknown", failure)
@@ -129,4 +130,5 @@ def _hf(request: BenchRequest, description: ModelDescription, device: torch.devi
 
     with closing(open_source(description, weights=request.weights, seed=request.seed)) as source:
         spec = fitted(description.spec, source, family(description.spec.family))
+        check_weights(spec, device, dtype)
         return HFBackend(description.config, spec, source, device, dtype)

@@ -1,12 +1,19 @@
-"""Peak device memory of a case, attributed to the backend whose runs it spans."""
+"""Memory of a case: its peak on the device, attributed to the backend whose runs it spans, and the host's limit on it."""
 
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 
 from inferometer.bench.record import PeakMemory
+from inferometer.hardware.host_memory import free_host_bytes
+
+# Of the memory that is free when a sweep starts; the rest is for what is not ours.
+_HOST_SHARE = 0.95
 
 
 def release_caches(device: torch.device) -> None:
@@ -14,6 +21,38 @@ def release_caches(device: torch.device) -> None:
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
+
+
+@contextmanager
+def bounded_host(device: torch.device) -> Iterator[None]:
+    """While it lasts, this process cannot take more memory than the machine has free: a run on the CPU that asks for more fails.
+
+    Without that the system grants it, and kills the process with all its results once it is written to. For a GPU's runs, and where
+    the system has no such limit, nothing changes.
+    """
+    held = _data_bytes() if device.type == "cpu" else None
+    if held is None:
+        yield
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = held + int(_HOST_SHARE * free_host_bytes())
+    stricter = min([limit, *(given for given in (soft, hard) if given != resource.RLIM_INFINITY)])
+    resource.setrlimit(resource.RLIMIT_DATA, (stricter, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def _data_bytes() -> int | None:
+    """What the limit on data counts now; None where there is no Linux to say it."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData:")), None)
 
 
 class PeakMeter:

@@ -17,7 +17,7 @@ from inferometer.bench.column import Column, Failure, Unopened
 from inferometer.bench.energy import EnergyMeter
 from inferometer.bench.environment import environment
 from inferometer.bench.failures import evidence_of, status_of
-from inferometer.bench.memory import PeakMeter, release_caches
+from inferometer.bench.memory import PeakMeter, bounded_host, release_caches
 from inferometer.bench.outlook import Outlook
 from inferometer.bench.record import Checked, PeakMemory, Record, throughput, work
 
@@ -98,22 +98,25 @@ class Runner:
         self._progress.start(sum(len(cases) for cases in rounds) * (self._effort.runs + self._effort.warmups))
         records = []
         for cases in rounds:
-            for record in self._round(cases):
+            with bounded_host(self._device):
+                done = self._round(cases)
+            for record in done:
                 emit(record)
                 records.append(record)
         return records
 
     def _round(self, cases: Sequence[Case]) -> list[Record]:
         started = datetime.now(UTC)
-        prompts = self._prompts_for(cases[0].batch_size, cases[0].sequence_length)
         alone = len(self._open) == 1
         columns = [
             Column(case, self._open[case.backend], PeakMeter(self._device, alone=alone), EnergyMeter.of(self._device))
             for case in cases
             if case.backend in self._open
         ]
+        prompts = self._reserve(columns)
         for column in columns:
-            self._attempt(column, self._prepare, prompts)
+            if column.failure is None:
+                self._attempt(column, self._prepare, prompts)
         for cycle in range(self._effort.warmups + self._effort.runs):
             for column in columns:
                 if column.failure is None:
@@ -121,6 +124,27 @@ class Runner:
                 self._progress.advance()
         done = {column.case.backend: self._record(column, started) for column in columns}
         return [done.get(case.backend) or self._unopened_record(case, started) for case in cases]
+
+    def _reserve(self, columns: Sequence[Column]) -> Prompts:
+        """The prompts, made only where a backend has room for the whole batch: that of millions of rows takes minutes to make."""
+        for column in columns:
+            self._attempt(column, self._take_room)
+        ready = [column for column in columns if column.failure is None]
+        if not ready:
+            return []
+        try:
+            return self._prompts_for(ready[0].case.batch_size, ready[0].case.sequence_length)
+        except MemoryError as error:
+            evidence = Failure("oom", evidence_of(error))
+        for column in ready:
+            column.failure = evidence
+            column.backend.abandon()
+        return []
+
+    def _take_room(self, column: Column) -> None:
+        case = column.case
+        if case.decode_length is not None:
+            column.backend.prepare(case.batch_size, case.sequence_length + case.decode_length)
 
     def _attempt(self, column: Column, action: Callable[..., None], *arguments: Any) -> None:
         try:
@@ -139,11 +163,8 @@ class Runner:
         release_caches(self._device)
 
     def _prepare(self, column: Column, prompts: Prompts) -> None:
-        case = column.case
-        if case.decode_length is not None:
-            column.backend.prepare(case.batch_size, case.sequence_length + case.decode_length)
         column.checked = self._check(column, prompts)
-        if case.decode_length is None:
+        if column.case.decode_length is None:
             column.backend.abandon()  # the cache that the check may have taken
         release_caches(self._device)
         if not column.checked.passed:

@@ -13,7 +13,7 @@ import torch
 
 from inferometer.engine.device import resolve_device, resolve_dtype
 from inferometer.engine.engine import Engine
-from inferometer.engine.memory import kv_budget
+from inferometer.engine.memory import check_weights, kv_budget
 from inferometer.engine.pooling import Pooling, pool, read_pooling
 from inferometer.engine.sampler import check
 from inferometer.engine.text_stream import TextStream
@@ -69,6 +69,7 @@ class LLM:
             kind = family(self.description.spec.family)
             self.spec = fitted(self.description.spec, source, kind)
             self.dtype = resolve_dtype(dtype, self.device, source.dtype)
+            check_weights(self.spec, self.device, self.dtype)
             self.model = Transformer(self.spec, self.device, self.dtype)
             load(self.model, source, kind)
         self.model.pack()
@@ -119,9 +120,10 @@ class LLM:
 
         The request is checked at once, before the first token is asked for.
         """
+        engine = self.engine  # an encoder is refused as such, not for its lengths
         requests = self._build(prompts, params)
         for request in requests:
-            self.engine.check(request)
+            engine.check(request)
         return self._run(requests)
 
     def encode(self, texts: str | Sequence[str] | Sequence[Sequence[int]], *, pooling: Pooling | None = None) -> numpy.ndarray:

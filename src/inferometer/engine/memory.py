@@ -1,14 +1,34 @@
-"""How many bytes the KV cache may take on a device that already holds the weights."""
+"""Whether a model's weights have room, and how many bytes the KV cache may take on a device that already holds them."""
 
 from __future__ import annotations
-
-import os
-from pathlib import Path
 
 import torch
 
 from inferometer.errors import UserError
+from inferometer.hardware.host_memory import free_host_bytes
+from inferometer.model.parameters import parameter_count
 from inferometer.model.spec import ModelSpec
+
+
+class WeightsTooLargeError(UserError, MemoryError):
+    """The weights have no room; the message says how much they need and how much is free."""
+
+
+def check_weights(spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> None:
+    """Raises WeightsTooLargeError where the host lacks the memory for the weights.
+
+    The system grants a process more than there is and kills it when it writes there, so that nobody could say what happened. A GPU
+    refuses by itself.
+    """
+    if device.type != "cpu":
+        return
+    needed, free = parameter_count(spec) * dtype.itemsize, free_host_bytes()
+    if needed > free:
+        name = str(dtype).removeprefix("torch.")
+        raise WeightsTooLargeError(
+            f"the weights of {spec.name} in {name} need {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB of this machine's memory are "
+            "free; use a smaller model, or ask `inferometer estimate` where it fits"
+        )
 
 
 def kv_budget(spec: ModelSpec, device: torch.device, dtype: torch.dtype, *, tokens: int, fraction: float, limit_bytes: int | None) -> int:
@@ -27,7 +47,7 @@ def kv_budget(spec: ModelSpec, device: torch.device, dtype: torch.dtype, *, toke
         if limit_bytes is not None:
             available = min(available, limit_bytes - torch.cuda.memory_allocated(device))
     else:
-        available = int(_free_host_bytes() * fraction)
+        available = int(free_host_bytes() * fraction)
         if limit_bytes is not None:
             available = min(available, limit_bytes)
     left = available - activation_bytes(spec, dtype, tokens)
@@ -44,18 +64,3 @@ def activation_bytes(spec: ModelSpec, dtype: torch.dtype, tokens: int) -> int:
     attention = 2 * (spec.query_size + 2 * spec.kv_size) + spec.query_size
     feed_forward = spec.feed_forward * (4 if spec.gated else 2)
     return tokens * dtype.itemsize * (3 * spec.hidden + max(attention, feed_forward))
-
-
-def _free_host_bytes() -> int:
-    """MemAvailable, or what the control group still allows if that is less."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:  # not Linux: half of what is installed
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
-    except (OSError, ValueError):
-        return available
-    return available if limit == "max" else min(available, max(int(limit) - used, 0))
