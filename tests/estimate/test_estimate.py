@@ -204,3 +204,12 @@ def test_estimating_imports_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("forward_only", [False, True])
+def test_a_batch_beyond_every_memory_is_answered_at_once(forward_only: bool) -> None:
+    """A slip of the finger: the work of equal sequences is counted, not listed."""
+    found = _estimate(batch_size=10**22, forward_only=forward_only, decode_length=None if forward_only else 16)
+    assert not found.fits
+    assert found.largest_batch > 0
+    json.dumps(found.to_dict(), allow_nan=False)

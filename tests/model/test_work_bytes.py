@@ -15,7 +15,7 @@ from inferometer.model.formats import QUANTIZED_FORMATS, Formats, kv_bytes_per_t
 from inferometer.model.ops import Op, compulsory_bytes, kv_bytes, tensor_flops, weight_bytes
 from inferometer.model.presets import PRESETS
 from inferometer.model.spec import LearnedPositions, ModelSpec
-from inferometer.model.step import Share, Step, decode, encode, forward, mixed, prefill
+from inferometer.model.step import Share, Step, decode, decode_equal, encode, forward, mixed, prefill
 from inferometer.model.work import work
 from inferometer.nn.cache import KVCache
 from inferometer.nn.transformer import Transformer
@@ -197,3 +197,7 @@ def test_every_preset_has_an_inventory() -> None:
         ops = work(spec, step, Formats())
         # Two FLOPs a weight of every matrix and token, attention and the head beside it.
         assert tensor_flops(ops) >= 2 * 16 * spec.layers * spec.hidden * spec.feed_forward * 2
+
+
+def test_equal_contexts_are_counted_as_they_would_be_listed() -> None:
+    assert decode_equal(3, 6) == decode([6, 6, 6])

@@ -18,7 +18,7 @@ from inferometer.hardware.calibration import Calibration
 from inferometer.hardware.device import DeviceSpec
 from inferometer.model.description import ModelDescription
 from inferometer.model.spec import ModelSpec
-from inferometer.model.step import Step, decode, encode, forward, prefill
+from inferometer.model.step import Step, decode_equal, encode, forward, prefill
 from inferometer.model.work import work
 
 Phase = Literal["forward_ms", "prefill_ms", "decode_token_ms"]
@@ -258,7 +258,7 @@ def _steps(request: Request) -> dict[Phase, tuple[Step, ...]]:
         # Costs grow evenly with the context, so the middle of the run (two steps, if it has no middle one) stands for all.
         twice = 2 * asked.length + asked.generated - 2
         middle = dict.fromkeys((twice // 2, -(-twice // 2)))
-        steps["decode_token_ms"] = tuple(decode([context] * asked.batch) for context in middle)
+        steps["decode_token_ms"] = tuple(decode_equal(asked.batch, context) for context in middle)
     return steps
 
 

@@ -123,6 +123,11 @@ def decode(contexts: Iterable[int]) -> Step:
     return Step(shares=_alike((1, before) for before in contexts))
 
 
+def decode_equal(batch: int, context: int) -> Step:
+    """One token for each of `batch` sequences with `context` tokens in the cache: `decode` of equal contexts, however many."""
+    return Step(shares=(Share(1, context, batch),))
+
+
 def mixed(prompts: Sequence[tuple[int, int]], contexts: Iterable[int]) -> Step:
     """Prompt chunks, each (tokens, tokens cached before), and decoding sequences, each with so many tokens cached, in one pass."""
     return Step(shares=_alike([*prompts, *((1, before) for before in contexts)]))
