@@ -49,7 +49,7 @@ def one_line(capsys: pytest.CaptureFixture[str]) -> str:
         (["bench", "--loss"], "--forward-only"),
         (["bench", "--run", "3"], "--run"),  # no abbreviations: a new option must not change what a script means
         (["generate", "--max-new-tokens", "0", "x"], "--max-new-tokens"),
-        (["generate", "--max-new-tokens", "2", "--min-new-tokens", "3", "x"], "--min-new-tokens"),
+        (["generate", "--max-new-tokens", "2", "--min-new-tokens", "3", "x"], "--min-new-tokens must be at most --max-new-tokens (2)"),
         (["generate", "--stop", "", "x"], "stop"),
         (["generate", "--raw", "--system", "s", "x"], "--system"),
         (["models", "fetch"], "NAME"),

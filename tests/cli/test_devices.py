@@ -132,7 +132,9 @@ def test_calibrating_stores_and_shows_the_result(
     assert asked == [("auto", 3.0)]
 
 
-@pytest.mark.parametrize("flags", [["--seconds", "0"], ["--calibrate", "--device", "tpu"], ["--nonsense"]])
+@pytest.mark.parametrize(
+    "flags", [["--seconds", "0"], ["--seconds", "3"], ["--device", "cpu"], ["--calibrate", "--device", "tpu"], ["--nonsense"]]
+)
 def test_wrong_usage_is_one_line_and_exit_2(machine: Machine, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["devices", *flags]) == 2
     captured = capsys.readouterr()

@@ -66,11 +66,12 @@ class BenchRequest:
             raise UserError(f"--loss needs next-token logits, and {spec.name} is an encoder; leave --loss out")
         forward_only = self.forward_only or spec.encoder
         tokens = self.sequence_length if forward_only else self.sequence_length + self.decode_length
-        asked = f"--sequence-length {self.sequence_length}" + ("" if forward_only else f" and --decode-length {self.decode_length}")
+        asked = f"--sequence-length {self.sequence_length}"
+        asked += " makes" if forward_only else f" and --decode-length {self.decode_length} make"
         limits = {"positions": spec.context_limit, "tokens in its sliding window": spec.sliding_window}
         for what, limit in limits.items():
             if limit is not None and tokens > limit:
-                raise UserError(f"{asked} make {tokens} tokens, but {spec.name} has {limit} {what}; use shorter ones")
+                raise UserError(f"{asked} {tokens} tokens, but {spec.name} has {limit} {what}; use shorter ones")
 
     def rounds(self, spec: ModelSpec, *, dtype: str, device: str | None, device_name: str | None) -> list[list[Case]]:
         """The cases: for each batch size in the order given, one for each backend."""

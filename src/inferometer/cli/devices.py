@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from inferometer.cli.options import positive_number
+from inferometer.errors import UserError
 from inferometer.hardware.calibration import Calibration, Calibrations, load_calibrations, save_calibration
 from inferometer.hardware.catalogue import CPU, catalogue
 from inferometer.hardware.detect import Machine, detect
@@ -16,21 +17,25 @@ from inferometer.hardware.links import link_kinds
 from inferometer.hardware.telemetry import Telemetry
 
 _GIB = 1 << 30
+_SECONDS = 10.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
     parser.add_argument("--calibrate", action="store_true", help="measure the present device and keep the result")
-    parser.add_argument("--device", default="auto", metavar="auto|cpu|cuda[:N]", help="what --calibrate measures (default: the first GPU)")
-    parser.add_argument("--seconds", type=positive_number, default=10.0, metavar="S", help="about how long --calibrate takes (default: 10)")
+    parser.add_argument("--device", metavar="auto|cpu|cuda[:N]", help="what --calibrate measures (default: the first GPU)")
+    parser.add_argument("--seconds", type=positive_number, metavar="S", help="about how long --calibrate takes (default: 10)")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the catalogue and this machine; with --calibrate measures first."""
+    for flag, value in (("--device", arguments.device), ("--seconds", arguments.seconds)):
+        if value is not None and not arguments.calibrate:
+            raise UserError(f"{flag} {value} says how --calibrate measures; add --calibrate, or leave {flag} out")
     machine = detect()
     if arguments.calibrate:
-        _calibrate(machine, arguments.device, arguments.seconds)
+        _calibrate(machine, arguments.device or "auto", arguments.seconds or _SECONDS)
     calibrations = load_calibrations(machine.fingerprint)
     if arguments.json:
         print(json.dumps(_document(machine, calibrations), indent=2))

@@ -47,6 +47,7 @@ def sampling_params(arguments: argparse.Namespace, **more: Any) -> SamplingParam
     except UserError as error:
         field, _, rest = str(error).partition(" ")
         stem = field.partition("[")[0]
+        rest = rest.replace("max_new_tokens", "--max-new-tokens")
         raise UserError(f"--{stem.replace('_', '-')} {rest}" if stem in (*wanted, "watermark") else str(error)) from None
 
 
