@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from example_records import failed, record
 
-from inferometer.bench.journal import Journal, read_records
+from inferometer.bench.journal import Journal, Sink, read_records
 from inferometer.errors import UserError
 
 
@@ -60,3 +60,25 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(tmp_p
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"none\.jsonl"):
         read_records(tmp_path / "none.jsonl")
+
+
+def test_what_is_no_file_takes_records_as_well() -> None:
+    """/dev/null has no disk behind it to sync with, a pipe no end to seek to."""
+    with Journal(Path("/dev/null")) as journal:
+        journal.append(record())
+    reader, writer = os.pipe()
+    with Journal(Path(f"/dev/fd/{writer}")) as journal:
+        journal.append(record())
+    os.close(writer)
+    with os.fdopen(reader) as lines:
+        assert [json.loads(line)["status"] for line in lines] == ["ok"]
+
+
+def test_a_sink_goes_on_past_a_full_disk() -> None:
+    with Journal(Path("/dev/full")) as journal:
+        sink = Sink(journal)
+        for _ in range(3):
+            sink.take(record())
+    assert sink.kept == 0
+    assert sink.failure is not None
+    assert "No space left" in str(sink.failure)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from inferometer.bench.case import Case
@@ -10,6 +12,12 @@ from inferometer.bench.statistics import Summary
 from inferometer.estimate.estimate import estimate
 from inferometer.hardware.catalogue import find_device
 from inferometer.model.presets import preset
+
+
+@pytest.fixture(autouse=True)
+def uncalibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine that has such a device and measured it, the limits would be other ones."""
+    monkeypatch.setenv("INFEROMETER_HOME", str(tmp_path))
 
 
 def _case(**changes: object) -> Case:
@@ -53,10 +61,8 @@ def test_utilisation_is_work_over_time_at_the_limits() -> None:
     assert used is not None
     assert used["mbu"] == pytest.approx(found.phases["decode_token_ms"].memory_ms / 5.0)
     assert used["mfu"] == pytest.approx(found.phases["prefill_ms"].compute_ms / 50.0)
-    device = find_device("h100-sxm")
     # 2 x 1.2 billion weights in the layers x 4096 tokens, at 989 TFLOP/s: some 10 ms, and attention on top.
     assert 10 / 50 < used["mfu"] < 13 / 50
-    assert device.memory_bandwidth_bytes_s is not None
 
 
 def test_a_forward_has_both_utilisations() -> None:
@@ -74,10 +80,19 @@ def test_an_unknown_device_has_no_outlook() -> None:
     assert found.utilisation({"decode_token_ms": Summary.of([1.0])}) is None
 
 
-def test_assumed_limits_predict_but_do_not_bound(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setenv("INFEROMETER_HOME", str(tmp_path))
+def test_assumed_limits_predict_but_do_not_bound() -> None:
     found = outlook(_case(device="cpu"), _spec(), find_device("cpu"))
     assert found.bound is None
     assert found.predicted is not None
     assert found.predicted.basis is not None
     assert "assumed" in found.predicted.basis
+
+
+def test_what_was_not_timed_is_null_and_not_absent() -> None:
+    """A decode length of 1 has no decode step, so nothing to hold against the bandwidth."""
+    found = outlook(_case(decode_length=1), _spec(), find_device("h100-sxm"))
+    used = found.utilisation({"prefill_ms": Summary.of([50.0])})
+    assert used is not None
+    assert set(used) == {"mbu", "mfu"}
+    assert used["mbu"] is None
+    assert used["mfu"] is not None

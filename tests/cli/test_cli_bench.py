@@ -147,3 +147,10 @@ def test_a_terminal_gets_a_progress_bar(tmp_path: Path) -> None:
     assert b"bench:" in shown
     assert b"/6 [" in shown  # 2 batch sizes, each 1 warm-up and 2 runs
     assert b"| Step" in shown
+
+
+def test_a_full_disk_costs_the_file_and_not_the_measurement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*arguments(tmp_path), "--output", "/dev/full", "--json"]) == 1
+    out, err = capsys.readouterr()
+    assert len(json.loads(out)["records"]) == 2
+    assert err == "inferometer: error: --output /dev/full: No space left on device; 0 of 2 records are in it\n"

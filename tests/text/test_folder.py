@@ -282,3 +282,14 @@ def test_path_that_is_no_tokenizer(name: str, write: Write) -> None:
     folder = write(file__txt="x")
     with pytest.raises(UserError, match=name):
         load_tokenizer(folder / name)
+
+
+def test_a_word_list_without_its_unknown_token_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("[CLS]\n[SEP]\nword\n")
+    with pytest.raises(UserError, match=r"vocab\.txt: lacks the unknown token \[UNK\]"):
+        load_tokenizer(tmp_path)
+
+
+def test_a_path_too_long_for_any_file_is_no_tokenizer() -> None:
+    with pytest.raises(UserError, match="no tokenizer at x"):
+        load_tokenizer("x" * 5000)
