@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
 from inferometer.bench.record import Record
 from inferometer.errors import UserError
@@ -17,31 +18,60 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         try:
-            self._file = path.open("ab+")
+            # A pipe or a device (/dev/null) has no end to look at and nothing that a disk could keep.
+            self._on_disk = path.is_file() or not path.exists()
+            self._file: IO[bytes] = path.open("ab+" if self._on_disk else "ab")
         except OSError as error:
             raise UserError(f"--output {path}: {error.strerror}; name a file in a folder that you may write to") from error
         # A process killed while it wrote leaves a line without an end; ours must not be glued to it.
-        if self._file.seek(0, os.SEEK_END):
+        if self._on_disk and self._file.seek(0, os.SEEK_END):
             self._file.seek(-1, os.SEEK_END)
             if self._file.read(1) != b"\n":
                 self._file.write(b"\n")
 
     def append(self, record: Record) -> None:
-        """Writes one record and returns when the disk has it."""
+        """Writes one record and returns when the disk has it. Raises OSError where it cannot, as when it is full."""
         line = json.dumps(record.to_json(), allow_nan=False, separators=(",", ":"))
         self._file.write(line.encode() + b"\n")
         self._file.flush()
-        os.fsync(self._file.fileno())
+        if self._on_disk:
+            os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Closes the file."""
-        self._file.close()
+        # What `append` could not write, it has complained of; trying again would only raise again.
+        with suppress(OSError):
+            self._file.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+class Sink:
+    """Takes records as they come into a journal, if there is one.
+
+    A journal that fails (a full disk) gets no more, and the sweep goes on: what was measured can still be printed. `failure` is why,
+    `kept` how many records it had taken.
+    """
+
+    def __init__(self, journal: Journal | None) -> None:
+        self._journal = journal
+        self.kept = 0
+        self.failure: OSError | None = None
+
+    def take(self, record: Record) -> None:
+        """Appends a record, or remembers why that failed."""
+        if self._journal is None or self.failure is not None:
+            return
+        try:
+            self._journal.append(record)
+        except OSError as error:
+            self.failure = error
+        else:
+            self.kept += 1
 
 
 def read_records(path: Path) -> list[Record]:

@@ -12,7 +12,7 @@ from inferometer.bench.request import BACKENDS, BenchRequest
 from inferometer.cli.options import add_model_options, add_sampling_options, at_least, sampling_params
 from inferometer.cli.progress import Bar
 
-CASES_FAILED = 3
+FAILED, CASES_FAILED = 1, 3
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit code 0, or 3 if any case ended oom, error or timeout."""
+    """Exit code 0, 3 if any case ended oom, error or timeout, or 1 if --output could not take the records."""
     sampling_params(arguments)  # refuses values out of range by their flags, before anything is loaded
     request = BenchRequest(
         model=arguments.model,
@@ -64,16 +64,21 @@ def run(arguments: argparse.Namespace) -> int:
     request.check()
 
     from inferometer.bench.benchmark import benchmark
-    from inferometer.bench.journal import Journal
+    from inferometer.bench.journal import Journal, Sink
     from inferometer.report.tables import document
 
     with ExitStack() as stack:
-        journal = None if arguments.output is None else stack.enter_context(Journal(arguments.output))
+        sink = Sink(None if arguments.output is None else stack.enter_context(Journal(arguments.output)))
         bar = stack.enter_context(closing(Bar("bench")))
-        records = benchmark(request, emit=journal.append if journal else lambda record: None, progress=bar)
+        records = benchmark(request, emit=sink.take, progress=bar)
     if arguments.json:
         json.dump({"records": [record.to_json() for record in records]}, sys.stdout, allow_nan=False, indent=2)
         print()
     else:
         print(document(records), end="")
+    if sink.failure is not None:
+        sys.stdout.flush()
+        kept = f"{sink.kept} of {len(records)} records are in it"
+        print(f"inferometer: error: --output {arguments.output}: {sink.failure.strerror}; {kept}", file=sys.stderr)
+        return FAILED
     return CASES_FAILED if any(record.status in ("oom", "error", "timeout") for record in records) else 0
