@@ -74,7 +74,10 @@ def run(arguments: argparse.Namespace) -> int:
 def _standard_input() -> str:
     if sys.stdin is None or sys.stdin.isatty():
         raise UserError("no prompt: give PROMPT, or text on standard input")
-    text = sys.stdin.read().removesuffix("\n")
+    try:
+        text = sys.stdin.read().removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"standard input is not {error.encoding} text at byte {error.start}; set PYTHONUTF8=1 if it is UTF-8") from None
     if not text:
         raise UserError("no prompt: standard input was empty; give PROMPT, or text there")
     return text
@@ -129,7 +132,6 @@ def _answer(prompt: str, completion: Completion) -> dict[str, Any]:
         "finish_reason": completion.finish_reason,
         "prompt_token_ids": completion.prompt_token_ids,
         "token_ids": completion.token_ids,
-        # JSON has no infinity: a token of no probability at all has no logarithm to show.
-        "logprobs": [None if logprob == float("-inf") else logprob for logprob in completion.logprobs],
+        "logprobs": completion.logprobs,
         "seed": completion.seed,
     }

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from math import inf
 
 import torch
 from torch import Tensor
 
 from inferometer.engine.sampler import Sampled, SamplingBatch, SamplingRow, sample
-from inferometer.errors import UserError
+from inferometer.errors import ModelError, UserError
 from inferometer.nn.batch import RaggedBatch, decode_batch, prompt_batch
 from inferometer.nn.cache import KVCache
 from inferometer.nn.transformer import Transformer
@@ -155,6 +156,9 @@ class Engine:
     def _emit(self, first: int, sampled: Sampled, prompt_logprobs: list[tuple[float | None, ...] | None]) -> list[Emission]:
         """Reads the sampled tokens of the sequences from `first` on, and takes the finished ones out of the batch."""
         token_ids, logprobs = sampled.token_ids.tolist(), sampled.logprobs.tolist()
+        if -inf in logprobs:  # the sampler's word for a row of NaN; whatever token it names there was not the model's choice
+            name, dtype = self.model.spec.name, str(self.model.dtype).removeprefix("torch.")
+            raise ModelError(f"{name} in {dtype} gives no token a finite score: its weights are damaged, or need --dtype float32")
         tops = sampled.tops()
         emissions, finished = [], set()
         for row, (token_id, logprob) in enumerate(zip(token_ids, logprobs, strict=True)):
