@@ -26,19 +26,19 @@ class Outlook:
     predicted: Predicted | None = None
     phases: Mapping[str, PhaseBound] = field(default_factory=dict)
 
-    def utilisation(self, times: Mapping[str, Summary]) -> dict[str, float] | None:
+    def utilisation(self, times: Mapping[str, Summary]) -> dict[str, float | None] | None:
         """Shares of the limits that the compulsory work takes up over the mean measured times; None where no limit is known.
 
         mbu: bytes of a decode step (or of the forward) against the memory bandwidth. mfu: FLOPs of the prefill (or of the forward)
-        against the rate of the units that do them.
+        against the rate of the units that do them. None for the one whose phase was not timed.
         """
-        found = {}
+        found: dict[str, float | None] = {"mbu": None, "mfu": None}
         for name, phases in {"mbu": ("decode_token_ms", "forward_ms"), "mfu": ("prefill_ms", "forward_ms")}.items():
             phase = next((phase for phase in phases if phase in times and phase in self.phases), None)
             if phase is not None:
                 least = self.phases[phase].memory_ms if name == "mbu" else self.phases[phase].compute_ms
                 found[name] = least / times[phase].mean
-        return found or None
+        return found if any(share is not None for share in found.values()) else None
 
 
 def outlook(case: Case, spec: ModelSpec, device: DeviceSpec | None) -> Outlook:
