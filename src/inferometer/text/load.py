@@ -26,10 +26,14 @@ def load_tokenizer(path: Path | str | None) -> Tokenizer | None:
     if str(path) == BYTE:
         return ByteTokenizer()
     path = Path(path)
-    if path.is_dir():
+    try:
+        found = path.exists()
+    except OSError:  # a name too long to be a file's
+        found = False
+    if found and path.is_dir():
         return folder_tokenizer(path)
-    if not path.exists():
-        raise UserError(f"no tokenizer at {path}: give a folder, a tokenizer.json, a .gguf file, or {BYTE!r} with --tokenizer")
+    if not found:
+        raise UserError(f"no tokenizer at {str(path)[:200]}: give a folder, a tokenizer.json, a .gguf file, or {BYTE!r} with --tokenizer")
     if path.suffix == ".gguf":
         from inferometer.text.gguf import gguf_tokenizer
 

@@ -138,8 +138,11 @@ def word_piece(path: Path, kind: Pipeline, config: Mapping[str, Any], model: Map
         vocab = WordPiece.read_file(str(path))
     except Exception as error:  # noqa: BLE001  (the library raises nothing more precise)
         raise _unreadable(path, error) from None
-    unknown = config.get("unk_token", Pipeline.BERT.default_tokens["unk_token"])
-    return bert_backend(vocab, unknown["content"] if isinstance(unknown, Mapping) else str(unknown), config)
+    declared = config.get("unk_token", Pipeline.BERT.default_tokens["unk_token"])
+    unknown = str(declared["content"] if isinstance(declared, Mapping) else declared)
+    if unknown not in vocab:
+        raise UserError(f"{path}: lacks the unknown token {unknown}, which every unlisted word becomes; fetch the model again")
+    return bert_backend(vocab, unknown, config)
 
 
 def bert_backend(vocab: Mapping[str, int], unknown: str, config: Mapping[str, Any]) -> Any:
