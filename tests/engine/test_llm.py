@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -274,3 +275,9 @@ def test_scores_that_are_no_numbers_are_an_error_and_no_text(folder: Path) -> No
             broken.generate([[1, 2]])
         broken.engine.clear()
         assert not broken.engine.has_work
+
+
+@pytest.mark.parametrize("wrong", [{"gpu_memory": -1.0}, {"gpu_memory": float("nan")}, {"seed": -1}, {"seed": 2**64}, {"seed": "x"}])
+def test_a_setting_out_of_range_is_told_before_anything_is_loaded(folder: Path, wrong: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=f"{next(iter(wrong))} must be"):
+        LLM(folder, weights="dummy", device="cpu", **wrong)

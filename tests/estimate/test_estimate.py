@@ -213,3 +213,9 @@ def test_a_batch_beyond_every_memory_is_answered_at_once(forward_only: bool) -> 
     assert not found.fits
     assert found.largest_batch > 0
     json.dumps(found.to_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize("wrong", [0, -3, 1.5, "1", None])
+def test_a_count_that_is_none_is_refused_by_name(wrong: object) -> None:
+    with pytest.raises(UserError, match="--batch-size must be at least 1, not"):
+        _estimate(batch_size=wrong)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
+from math import inf
 from operator import index
 from pathlib import Path
 from types import TracebackType
@@ -26,7 +27,7 @@ from inferometer.nn.names import fitted
 from inferometer.nn.transformer import Transformer
 from inferometer.schedule.completion import Completion, StreamedToken
 from inferometer.schedule.request import Request, request_seed
-from inferometer.schedule.sampling import SamplingParams
+from inferometer.schedule.sampling import SEEDS, SamplingParams
 from inferometer.text.load import load_tokenizer
 
 if TYPE_CHECKING:
@@ -61,6 +62,10 @@ class LLM:
         memory_fraction: float = 0.9,
         seed: int = 0,
     ) -> None:
+        if gpu_memory is not None and not 0 < gpu_memory < inf:
+            raise UserError(f"gpu_memory must be a number of GiB above 0, not {gpu_memory}")
+        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < SEEDS:
+            raise UserError(f"seed must be a whole number from 0 to 2^64 - 1, not {seed!r}")
         self.device = resolve_device(device)
         resolve_dtype(dtype, self.device, None)  # a wrong --dtype is told before any file is opened
         described = describe(None if model is None else str(model), config_only=weights == "dummy")

@@ -61,8 +61,8 @@ def resolve(
     found = find_device(device) if isinstance(device, str) else device
     chosen = find_stack(stack)
     for flag, value in (("batch-size", batch_size), ("sequence-length", sequence_length), ("tensor-parallel", tensor_parallel)):
-        if value < 1:
-            raise UserError(f"--{flag} must be at least 1, not {value}")
+        if not isinstance(value, int) or value < 1:
+            raise UserError(f"--{flag} must be at least 1, not {value!r}")
     forward_only = forward_only or spec.encoder
     if loss and (spec.encoder or not forward_only):
         raise UserError(f"--loss goes with --forward-only{' of a decoder, and ' + spec.name + ' is an encoder' if spec.encoder else ''}")
