@@ -130,14 +130,15 @@ def test_unknown_models_and_folders_are_one_line(tmp_path: Path, capsys: pytest.
         assert err.count("\n") == 1
 
 
-def test_a_terminal_gets_a_progress_bar(tmp_path: Path) -> None:
+@pytest.mark.parametrize("columns", [100, 0])
+def test_a_terminal_gets_a_progress_bar(tmp_path: Path, columns: int) -> None:
     given = [sys.executable, "-m", "inferometer", *arguments(tmp_path)]
     child, terminal = pty.fork()
     if child == 0:
         os.environ["PYTHONPATH"] = str(Path(__file__).parents[2] / "src")
         os.environ["COLUMNS"] = "80"
         os.execv(sys.executable, given)
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     shown = b""
     with contextlib.suppress(OSError):  # how a terminal says that nobody writes to it any more
         while piece := os.read(terminal, 4096):

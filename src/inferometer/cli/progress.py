@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
+
+_WIDTH = 80
 
 
 class Bar:
@@ -18,7 +21,11 @@ class Bar:
         if sys.stderr.isatty() and sys.stdout.isatty():
             from tqdm import tqdm
 
-            self._bar = tqdm(total=total, desc=self._label, unit="run", file=sys.stderr, leave=False, dynamic_ncols=True)
+            # A terminal that states no width (`script`, some CI) would get a bar of none.
+            width = None if os.get_terminal_size(sys.stderr.fileno()).columns else _WIDTH
+            self._bar = tqdm(
+                total=total, desc=self._label, unit="run", file=sys.stderr, leave=False, dynamic_ncols=width is None, ncols=width
+            )
 
     def advance(self, count: int = 1) -> None:
         """Counts finished runs."""
