@@ -22,6 +22,7 @@ from inferometer.model.description import describe
 from inferometer.model.spec import ModelSpec
 from inferometer.nn.load import open_source
 from inferometer.nn.source import CheckpointSource
+from inferometer.schedule.sampling import SamplingParams
 from tiny_models import CONFIGS, tiny_model
 
 
@@ -219,3 +220,20 @@ def test_a_model_larger_than_the_hosts_memory_is_a_row_that_says_so() -> None:
     records = run(Path("bloom-176b"), dtype="float32", batch_sizes=(1,))
     assert [(r.backend, r.status) for r in records] == [("native", "oom"), ("hf", "oom")]
     assert all("the weights of bloom-176b in float32 need 656.6 GiB" in str(r.evidence) for r in records)
+
+
+def test_the_hf_backend_is_as_from_pretrained_leaves_a_model(tmp_path: Path) -> None:
+    """Frozen weights send transformers' head down a path that copies its matrix once a row, and flatter whatever stands beside it."""
+    description = describe(str(tiny_model(tmp_path, "llama")))
+    backend = HFBackend(
+        description.config, description.spec, open_source(description, weights="dummy"), torch.device("cpu"), torch.bfloat16
+    )
+    assert all(parameter.requires_grad for parameter in backend._model.parameters())
+    prompts = [[1, 2, 3], [4, 5, 6]]
+    with torch.profiler.profile() as profile:
+        backend.prefill(prompts, SamplingParams(max_new_tokens=2))
+    copied = [event for event in profile.key_averages() if event.key == "aten::bmm"]
+    assert not copied
+    with backend.exact():
+        assert backend.logits(prompts, last_only=True).dtype == torch.float32
+    assert next(backend._model.parameters()).dtype == torch.bfloat16

@@ -38,6 +38,9 @@ class HFBackend:
         self._model = _build(config, spec, device, dtype)
         self.stack_version = f"{transformers.__version__} {self._model.config._attn_implementation}"
         fill_hf(self._model, source, spec, family(spec.family))
+        # As from_pretrained leaves them. It matters though nothing is trained: torch folds a batch of one-token rows into one product
+        # only for weights with gradients, and else copies the head's matrix once a row.
+        self._model.requires_grad_(True)
         self._resident: int = sum(t.nbytes for t in {t.data_ptr(): t for t in self._model.state_dict().values()}.values())
         self._batch: _Batch | None = None
 
