@@ -22,7 +22,6 @@ from inferometer.model.description import describe
 from inferometer.model.spec import ModelSpec
 from inferometer.nn.load import open_source
 from inferometer.nn.source import CheckpointSource
-from inferometer.schedule.sampling import SamplingParams
 from tiny_models import CONFIGS, tiny_model
 
 
@@ -230,10 +229,6 @@ def test_the_hf_backend_is_as_from_pretrained_leaves_a_model(tmp_path: Path) -> 
     )
     assert all(parameter.requires_grad for parameter in backend._model.parameters())
     prompts = [[1, 2, 3], [4, 5, 6]]
-    with torch.profiler.profile() as profile:
-        backend.prefill(prompts, SamplingParams(max_new_tokens=2))
-    copied = [event for event in profile.key_averages() if event.key == "aten::bmm"]
-    assert not copied
     with backend.exact():
         assert backend.logits(prompts, last_only=True).dtype == torch.float32
     assert next(backend._model.parameters()).dtype == torch.bfloat16

@@ -70,7 +70,8 @@ def environment(device: torch.device) -> dict[str, Any]:
         "cuda": torch.version.cuda if cuda else None,
         "gpu": torch.cuda.get_device_name(device) if cuda else None,
         "gpu_memory_bytes": torch.cuda.get_device_properties(device).total_memory if cuda else None,
-        "platform": platform.platform(),
+        # Not the kernel's release: builds of it can name who runs the machine.
+        "platform": f"{platform.system()}-{platform.machine()}",
         "cpu": cpu_model(),
         "cores": usable_cores(),
         "threads": torch.get_num_threads(),
