@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +11,7 @@ import torch
 from inferometer import __version__
 from inferometer.hardware.catalogue import CPU, match_driver_name
 from inferometer.hardware.detect import detect
+from inferometer.hardware.host import read_host
 from inferometer.hardware.telemetry import Telemetry
 
 
@@ -26,7 +25,7 @@ def version_of(package: str) -> str | None:
 
 def device_name(device: torch.device) -> str | None:
     """What the driver calls the accelerator, or the processor's model name."""
-    return str(torch.cuda.get_device_name(device)) if device.type == "cuda" else cpu_model()
+    return str(torch.cuda.get_device_name(device)) if device.type == "cuda" else read_host().model
 
 
 def device_slug(device: torch.device) -> str | None:
@@ -34,21 +33,6 @@ def device_slug(device: torch.device) -> str | None:
     if device.type == "cpu":
         return CPU
     return match_driver_name(torch.cuda.get_device_name(device), torch.cuda.get_device_properties(device).total_memory)
-
-
-def cpu_model() -> str | None:
-    """The processor's own name, where the operating system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "Model"))]
-    return next((name for name in names if name), platform.processor() or None)
-
-
-def usable_cores() -> int | None:
-    """Processors that this process may run on, which a container may have made fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def telemetry(device: torch.device) -> Telemetry:
@@ -62,6 +46,7 @@ def telemetry(device: torch.device) -> Telemetry:
 def environment(device: torch.device) -> dict[str, Any]:
     """What a record says of where it was taken; unknown is None."""
     cuda = device.type == "cuda"
+    host = read_host()
     return {
         "inferometer": __version__,
         "python": platform.python_version(),
@@ -72,8 +57,8 @@ def environment(device: torch.device) -> dict[str, Any]:
         "gpu_memory_bytes": torch.cuda.get_device_properties(device).total_memory if cuda else None,
         # Not the kernel's release: builds of it can name who runs the machine.
         "platform": f"{platform.system()}-{platform.machine()}",
-        "cpu": cpu_model(),
-        "cores": usable_cores(),
+        "cpu": host.model,
+        "cores": host.cores,
         "threads": torch.get_num_threads(),
         "sensors": telemetry(device).read().to_json(),
         "float32_matmul_precision": torch.get_float32_matmul_precision(),

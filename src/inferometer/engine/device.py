@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import Literal
 
 import torch
 
 from inferometer.errors import UserError
+from inferometer.hardware.host import Host, read_host
 
 DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,
@@ -70,11 +70,7 @@ def supports(device: torch.device, dtype: torch.dtype) -> bool:
     if device.type == "cuda":
         needed = (8, 0) if dtype == torch.bfloat16 else (7, 0)
         return torch.cuda.get_device_capability(device) >= needed
-    flags = _cpu_flags()
-    if dtype == torch.bfloat16:
-        return bool(flags & {"avx512_bf16", "amx_bf16", "bf16"})
-    # avx512_fp16 alone does not count: torch multiplies float16 there no faster than float32.
-    return "amx_fp16" in flags
+    return _host().multiplies_bfloat16 if dtype == torch.bfloat16 else _host().multiplies_float16
 
 
 def synchronise(device: torch.device) -> None:
@@ -88,12 +84,5 @@ def _label(device: torch.device) -> Literal["GPU", "CPU"]:
 
 
 @cache
-def _cpu_flags() -> frozenset[str]:
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return frozenset()
-    for line in text.splitlines():
-        if line.startswith(("flags", "Features")):
-            return frozenset(line.partition(":")[2].split())
-    return frozenset()
+def _host() -> Host:
+    return read_host()

@@ -36,11 +36,6 @@ class Cost:
     memory_ms: float
     host_ms: float
 
-    @property
-    def device_ms(self) -> float:
-        """Time in which the device works."""
-        return sum(self.kinds.values())
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pricing:

@@ -8,7 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # The instruction sets that decide how fast a CPU multiplies matrices, narrowest first.
-_VECTOR_FLAGS = ("avx", "fma", "f16c", "avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8")
+_VECTOR_FLAGS = (
+    "avx",
+    "fma",
+    "f16c",
+    "avx2",
+    "avx512f",
+    "avx512_vnni",
+    "avx512_bf16",
+    "avx512_fp16",
+    "amx_tile",
+    "amx_bf16",
+    "amx_fp16",
+    "amx_int8",
+)
 _VENDORS = {"GenuineIntel": "Intel", "AuthenticAMD": "AMD", "0x41": "Arm", "0x4e": "NVIDIA", "0xc0": "Ampere"}
 _ARM_VECTOR_FLAGS = ("asimd", "fphp", "asimdhp", "asimddp", "sve", "sve2", "bf16", "i8mm")
 
@@ -31,6 +44,11 @@ class Host:
     def multiplies_bfloat16(self) -> bool:
         """Whether the CPU has bfloat16 products in hardware."""
         return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(self.flags)
+
+    @property
+    def multiplies_float16(self) -> bool:
+        """Whether the CPU has float16 products that torch uses. avx512_fp16 alone does not count: no faster there than float32."""
+        return "amx_fp16" in self.flags
 
 
 def read_host(root: Path = Path("/"), affinity: int | None = None) -> Host:
