@@ -1,0 +1,1 @@
+"""Triton kernels, each beside its plain torch reference. Triton is imported when the first kernel is launched, never before."""

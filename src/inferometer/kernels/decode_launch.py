@@ -1,0 +1,67 @@
+"""How decode attention is spread over a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inferometer.kernels.support import Table, Tiles, power_of_two
+
+ALONE: Table = (
+    (
+        (7, 5),
+        (
+            (64, Tiles(block=128, warps=4, stages=3)),
+            (128, Tiles(block=64, warps=4, stages=3)),
+            (256, Tiles(block=32, warps=4, stages=3)),
+            (1024, Tiles(block=16, warps=4, stages=3)),
+        ),
+    ),
+)
+"""A query head with keys of its own. Five programs a processor with 32 KiB of loads under way each. Loads into registers (one
+stage) would be fewer at a time: the compiler puts those of the values behind the first use of the keys."""
+GROUPED: Table = (
+    (
+        (8, 0),
+        (
+            (256, Tiles(block=64, warps=4, stages=3, queries=64)),
+            (512, Tiles(block=32, warps=4, stages=3, queries=32)),
+            (1024, Tiles(block=16, warps=4, stages=2, queries=16)),
+        ),
+    ),
+    # Matrix products without tensor cores, which Triton has given up for these GPUs, take many registers.
+    ((7, 5), ((256, Tiles(block=16, warps=4, stages=1, queries=16)), (1024, Tiles(block=16, warps=8, stages=1, queries=16)))),
+)
+"""Query heads that share a key head."""
+RESIDENT = 4
+"""Programs that run on a processor at a time, about."""
+MOST_PARTS = 64
+FEW, MANY = 128, 2048
+"""Keys that are worth a program of their own on an idle card, and on a full one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Each context is cut into up to `parts` parts of equal length, but none for fewer than `least` keys.
+
+    One part writes the result itself; several need a second launch, which combines them.
+    """
+
+    parts: int
+    least: int
+
+
+def cut(programs: int, longest: int, processors: int) -> Cut:
+    """As many parts as fill the card, if `programs` do not; and no part so long that the card waits for it at the end.
+
+    programs: of whole contexts. longest: no context is above it.
+
+    The number of parts is a power of two, and only two lengths are `least`: each pair is compiled for itself.
+    """
+    wanted = RESIDENT * processors // max(1, programs)
+    # A second launch takes longer than a few hundred keys.
+    filling = min(wanted, longest // FEW) if longest >= 4 * FEW else 1
+    if filling > 1:
+        least, parts = FEW, max(1 << (filling.bit_length() - 1), power_of_two(-(-longest // MANY)))
+    else:
+        least, parts = MANY, power_of_two(max(1, -(-longest // MANY)))
+    return Cut(min(parts, MOST_PARTS), least)

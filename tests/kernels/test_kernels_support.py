@@ -1,0 +1,95 @@
+"""Triton is optional: where it is missing or no GPU is, the references serve, and nothing imports it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from inferometer.kernels import decode_launch, paged_decode, ragged_prefill, support
+from inferometer.kernels.support import Tiles, look_up, power_of_two, usable
+
+MODULES = "kv_write, paged_decode, ragged_prefill"
+RUN = """
+import sys
+sys.modules["triton"] = None  # as if it were not installed
+import torch
+from inferometer.kernels.kv_write import kv_write
+from inferometer.kernels.paged_decode import paged_decode
+from inferometer.kernels.ragged_prefill import ragged_prefill
+keys, values = torch.zeros(2, 16, 1, 16)
+kv_write(torch.ones(2, 1, 16), torch.ones(2, 1, 16), keys, values, torch.tensor([0, 1]))
+seats, starts, contexts = (torch.tensor(numbers, dtype=torch.int32) for numbers in ([0], [0, 2], [2]))
+pages = keys, values, torch.zeros(1, 1, dtype=torch.int32), seats
+assert paged_decode(torch.ones(1, 1, 16), *pages, contexts, page_size=16, scale=1.0, longest=2).eq(1).all()
+assert ragged_prefill(torch.ones(2, 1, 16), *pages, starts, contexts, page_size=16, scale=1.0, longest_query=2).eq(1).all()
+"""
+
+
+def python(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": ":".join(sys.path)}, stdout=subprocess.PIPE, text=True
+    )
+    return done.stdout
+
+
+def test_all_runs_without_triton() -> None:
+    python(RUN)
+
+
+def test_importing_the_kernels_imports_no_triton() -> None:
+    # torch may import it for itself.
+    code = f"import sys, torch; own = set(sys.modules); from inferometer.kernels import {MODULES}; print(*sys.modules.keys() - own)"
+    assert "triton" not in python(code).split()
+
+
+def test_a_cpu_is_served_by_the_references() -> None:
+    assert not usable(torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("capability", "found", "wanted"), [((9, 0), True, True), ((7, 5), True, True), ((7, 0), True, False), ((9, 0), False, False)]
+)
+def test_a_gpu_needs_triton_and_a_certain_age(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], found: bool, wanted: bool
+) -> None:
+    monkeypatch.setattr(support, "capability", lambda device: capability)
+    monkeypatch.setattr(support, "find_spec", lambda name: name if found else None)
+    assert usable.__wrapped__(torch.device("cuda", 0)) is wanted
+
+
+def test_a_kernel_is_no_function_of_python() -> None:
+    with pytest.raises(TypeError, match="_span is called by other kernels"):
+        paged_decode._span(1, 2, 3, 4)
+
+
+class TestLookUp:
+    SMALL, LARGE, OLD = (Tiles(block=block, warps=4, stages=1) for block in (64, 32, 16))
+    TABLE: support.Table = (((8, 0), ((128, SMALL), (256, LARGE))), ((7, 5), ((256, OLD),)))
+
+    @pytest.mark.parametrize(
+        ("capability", "head_bytes", "tiles"),
+        [((9, 0), 128, SMALL), ((8, 0), 129, LARGE), ((8, 0), 1000, LARGE), ((7, 5), 64, OLD), ((0, 0), 64, OLD)],
+    )
+    def test_first_that_fits(self, capability: tuple[int, int], head_bytes: int, tiles: Tiles) -> None:
+        assert look_up(self.TABLE, capability, head_bytes) is tiles
+
+
+@pytest.mark.parametrize("table", [decode_launch.ALONE, decode_launch.GROUPED, ragged_prefill.TABLE, ragged_prefill.FLOAT32])
+def test_tables_go_from_new_to_old_and_from_narrow_to_wide(table: support.Table) -> None:
+    devices = [least for least, _ in table]
+    assert devices == sorted(devices, reverse=True)
+    assert devices[-1] == support.OLDEST
+    for _, heads in table:
+        assert [widest for widest, _ in heads] == sorted(widest for widest, _ in heads)
+        for _, tiles in heads:
+            assert all(power_of_two(size) == size for size in (tiles.block, tiles.warps, tiles.queries))
+            assert tiles.block >= 16
+
+
+@pytest.mark.parametrize(("number", "power"), [(1, 1), (2, 2), (3, 4), (80, 128), (128, 128), (129, 256)])
+def test_power_of_two(number: int, power: int) -> None:
+    assert power_of_two(number) == power
