@@ -1,0 +1,20 @@
+"""The names under which full pages are found again: digests over all tokens up to the end of a page."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence as Many
+from hashlib import blake2b
+
+DIGEST_BYTES = 16
+"""Two different beginnings share a digest with probability 2**-64 only among 2**32 of them."""
+
+
+def root_digest(salt: bytes) -> bytes:
+    """What stands before a sequence's first page. salt: what besides the tokens decides the keys."""
+    return blake2b(salt, digest_size=DIGEST_BYTES).digest()
+
+
+def page_digest(before: bytes, token_ids: Many[int]) -> bytes:
+    """The digest of a page of `token_ids`. before: the digest of the page before it, `root_digest` for the first."""
+    return blake2b(before + array("q", token_ids).tobytes(), digest_size=DIGEST_BYTES).digest()
