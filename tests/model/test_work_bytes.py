@@ -17,7 +17,7 @@ from inferometer.model.presets import PRESETS
 from inferometer.model.spec import LearnedPositions, ModelSpec
 from inferometer.model.step import Share, Step, decode, decode_equal, encode, forward, mixed, prefill
 from inferometer.model.work import work
-from inferometer.nn.cache import KVCache
+from inferometer.nn.cache import PagedCache
 from inferometer.nn.transformer import Transformer
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -72,9 +72,9 @@ def test_weight_bytes_equal_the_real_tensors(key: str, dtype: str) -> None:
 def test_kv_bytes_equal_the_caches(key: str, kv_dtype: str | None) -> None:
     spec, formats = _spec(key), Formats(dtype="bfloat16", kv_dtype=kv_dtype)
     stored = {None: torch.bfloat16, "float32": torch.float32, "int8": torch.int8, "fp8": torch.float8_e4m3fn}[kv_dtype]
-    token = KVCache.bytes_per_token(spec, stored)
-    cache = KVCache(spec, 2, 3, torch.device("cpu"), stored)
-    assert cache.keys.nbytes + cache.values.nbytes == 6 * token
+    token = PagedCache.bytes_per_token(spec, stored)
+    cache = PagedCache(spec, 2, 3, torch.device("cpu"), stored)
+    assert cache.nbytes == cache.keys.nbytes + cache.values.nbytes == 6 * token
     assert kv_bytes_per_token(spec, formats) == token
     assert kv_bytes(work(spec, prefill(3, 5), formats)) == 15 * token
     assert kv_bytes(work(spec, decode([4, 9, 1]), formats)) == (4 + 9 + 1 + 3) * token

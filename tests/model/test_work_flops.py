@@ -14,11 +14,12 @@ from inferometer.model.ops import tensor_flops
 from inferometer.model.spec import ModelSpec
 from inferometer.model.step import Step, decode, encode, forward, mixed, prefill
 from inferometer.model.work import work
-from inferometer.nn.batch import RaggedBatch
-from inferometer.nn.cache import KVCache
+from inferometer.nn.batch import CachedRows, RaggedBatch
+from inferometer.nn.cache import PagedCache
 from inferometer.nn.transformer import Transformer
 
 FORMATS = Formats(dtype="float32")
+PAGE = 16  # tokens: more than any context here
 
 
 def _spec(key: str) -> ModelSpec:
@@ -26,19 +27,28 @@ def _spec(key: str) -> ModelSpec:
     return read_spec(config(kind, options).to_dict(), key)
 
 
-def _batch(step: Step) -> RaggedBatch:
+def _batch(step: Step, pages: int) -> RaggedBatch:
+    """Sequence i lies in page i, of which there are `pages`; 0 for a sweep without a cache."""
     queries = [share.queries for share in step.shares for _ in range(share.count)]
     before = [share.before for share in step.shares for _ in range(share.count)]
     lengths = torch.tensor(queries)
     positions = torch.cat([torch.arange(start, start + count) for count, start in zip(queries, before, strict=True)])
+    contexts = tuple(count + start for count, start in zip(queries, before, strict=True))
+    seats = torch.arange(len(queries), dtype=torch.int32)
+    rows = CachedRows(
+        table=seats[:, None],
+        seats=seats,
+        contexts=torch.tensor(contexts, dtype=torch.int32),
+        starts=torch.cat((torch.zeros(1, dtype=torch.int64), lengths.cumsum(0))).to(torch.int32),
+        places=seats.long().repeat_interleave(lengths) * PAGE + positions,
+    )
     return RaggedBatch(
         token_ids=torch.ones(sum(queries), dtype=torch.int64),
         positions=positions,
         query_lengths=tuple(queries),
-        context_lengths=tuple(count + start for count, start in zip(queries, before, strict=True)),
-        first_slot=0,
-        slots=torch.arange(len(queries)).repeat_interleave(lengths),
+        context_lengths=contexts,
         rotary_lengths=positions + 1,
+        rows=rows if pages else None,
     )
 
 
@@ -48,17 +58,17 @@ def _counted(spec: ModelSpec, step: Step) -> int:
     model = Transformer(spec, cpu, torch.float32)
     for parameter in model.parameters():
         parameter.data.fill_(0.01)
-    longest = max(share.context for share in step.shares)
-    cache = KVCache(spec, step.sequences, longest, cpu, torch.float32) if step.cached else None
+    pages = step.sequences if step.cached else 0
+    cache = PagedCache(spec, pages, PAGE, cpu, torch.float32) if pages else None
     counter = FlopCounterMode(display=False)
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:
         if step.logits == "none":
-            batch = _batch(step)
+            batch = _batch(step, pages)
             hidden = model.sweep(batch, cache)
             if step.pooled:
                 model.pooled(hidden, batch)
         else:
-            scores = model(_batch(step), cache, logits=step.logits)
+            scores = model(_batch(step, pages), cache, logits=step.logits)
             if step.loss:
                 torch.nn.functional.cross_entropy(scores, torch.zeros(scores.shape[0], dtype=torch.int64))
     return counter.get_total_flops()

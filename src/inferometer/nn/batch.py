@@ -8,28 +8,46 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from inferometer.nn.upload import upload
+
+
+@dataclass(frozen=True, slots=True)
+class CachedRows:
+    """Where a sweep's sequences lie in the paged cache. All tensors are on the device.
+
+    table: int32 (seats, stride), the pages of every running sequence, one after another. seats: int32 (sequences,), the row of the
+    table that is a sequence's. contexts: int32 (sequences,), its tokens once the sweep has run; 0 marks a row of padding.
+    starts: int32 (sequences + 1,), where its tokens begin in the sweep. places: int64 (tokens,), where a token's key and value go in the
+    cache; negative for padding.
+    """
+
+    table: Tensor
+    seats: Tensor
+    contexts: Tensor
+    starts: Tensor
+    places: Tensor
+
 
 @dataclass(frozen=True, slots=True)
 class RaggedBatch:
     """The tokens of one sweep, sequence after sequence.
 
     token_ids, positions: int64 (tokens,), on the device. Position counts from 0 within the sequence.
-    query_lengths: tokens of each sequence in this sweep. context_lengths: its tokens once the sweep has run, those included.
-    first_slot: cache slot of the first sequence; the others follow it.
-    slots: int64 (tokens,), the cache slot of each token.
-    token_types: int64 (tokens,), encoders only; zeros if None.
+    query_lengths: tokens of each sequence in this sweep. context_lengths: its tokens once the sweep has run, those included; where the
+    device alone knows them (a captured sweep), the most that they can be.
     rotary_lengths: int64 (tokens,), the sequence length that length-dependent rotary scaling sees at each token. It is
     max(prompt length, position + 1), so that neither chunking nor recomputing a sequence changes it.
+    token_types: int64 (tokens,), encoders only; zeros if None.
+    rows: where keys and values go in a cache; None for a sweep without one, whose sequences are whole.
     """
 
     token_ids: Tensor
     positions: Tensor
     query_lengths: tuple[int, ...]
     context_lengths: tuple[int, ...]
-    first_slot: int
-    slots: Tensor
     rotary_lengths: Tensor
     token_types: Tensor | None = None
+    rows: CachedRows | None = None
 
     def __post_init__(self) -> None:
         if len(self.query_lengths) != len(self.context_lengths) or not self.query_lengths:
@@ -38,49 +56,28 @@ class RaggedBatch:
             raise ValueError("each sequence needs at least one query token, and a context that includes its queries")
         if sum(self.query_lengths) != self.token_ids.numel():
             raise ValueError(f"{sum(self.query_lengths)} query tokens are described but {self.token_ids.numel()} given")
+        if self.rows is None and self.query_lengths != self.context_lengths:
+            raise ValueError("a sequence with earlier tokens needs the cache that holds them")
 
     @property
     def last_tokens(self) -> Tensor:
         """Index of each sequence's last token in this sweep, int64 (sequences,)."""
-        ends = torch.tensor(self.query_lengths, device=self.token_ids.device).cumsum(0)
-        return ends - 1
+        return upload(torch.tensor(self.query_lengths).cumsum(0) - 1, torch.int64, self.token_ids.device)
 
 
 def prompt_batch(
-    prompts: Sequence[Sequence[int]],
-    device: torch.device,
-    *,
-    first_slot: int = 0,
-    token_types: Sequence[Sequence[int]] | None = None,
+    prompts: Sequence[Sequence[int]], device: torch.device, *, token_types: Sequence[Sequence[int]] | None = None
 ) -> RaggedBatch:
-    """Whole prompts, nothing of them cached yet. Raises ValueError on an empty prompt."""
+    """Whole prompts for a sweep without a cache. Raises ValueError on an empty prompt."""
     lengths = tuple(len(prompt) for prompt in prompts)
     count = torch.tensor(lengths)
     starts = count.cumsum(0) - count
-    total = int(count.sum())
-    positions = torch.arange(total) - starts.repeat_interleave(count)
+    positions = torch.arange(int(count.sum())) - starts.repeat_interleave(count)
     return RaggedBatch(
-        token_ids=torch.tensor([token for prompt in prompts for token in prompt]).to(device),
-        positions=positions.to(device),
+        token_ids=upload([token for prompt in prompts for token in prompt], torch.int64, device),
+        positions=upload(positions, torch.int64, device),
         query_lengths=lengths,
         context_lengths=lengths,
-        first_slot=first_slot,
-        slots=torch.arange(first_slot, first_slot + len(lengths)).repeat_interleave(count).to(device),
-        rotary_lengths=count.repeat_interleave(count).to(device),
-        token_types=None if token_types is None else torch.tensor([kind for row in token_types for kind in row]).to(device),
-    )
-
-
-def decode_batch(
-    token_ids: Tensor, positions: Tensor, context_lengths: tuple[int, ...], slots: Tensor, rotary_lengths: Tensor
-) -> RaggedBatch:
-    """One token a sequence, in slots 0 onwards. The tensors stay on the device between steps."""
-    return RaggedBatch(
-        token_ids=token_ids,
-        positions=positions,
-        query_lengths=(1,) * len(context_lengths),
-        context_lengths=context_lengths,
-        first_slot=0,
-        slots=slots,
-        rotary_lengths=rotary_lengths,
+        rotary_lengths=upload(count.repeat_interleave(count), torch.int64, device),
+        token_types=None if token_types is None else upload([kind for row in token_types for kind in row], torch.int64, device),
     )

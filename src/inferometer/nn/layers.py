@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from inferometer.model.spec import Activation, ModelSpec
-from inferometer.nn.attention import Sweep, attend
+from inferometer.nn.attention import SweepContext, attend
 from inferometer.nn.linear import Linear
 from inferometer.nn.rotary import rotate
 
@@ -75,7 +75,7 @@ class Attention(nn.Module):
         self.qkv = Linear(spec.hidden, spec.query_size + 2 * spec.kv_size, bias=spec.qkv_bias)
         self.output = Linear(spec.query_size, spec.hidden, bias=spec.output_bias)
 
-    def forward(self, x: Tensor, sweep: Sweep) -> Tensor:
+    def forward(self, x: Tensor, sweep: SweepContext) -> Tensor:
         """(tokens, hidden) -> (tokens, hidden); keys and values go to the cache, if there is one."""
         heads = self.qkv(x).view(x.shape[0], -1, self.head_size)
         rotated = heads[:, : self.heads + self.kv_heads]
@@ -121,7 +121,7 @@ class Layer(nn.Module):
         self.feed_forward_norm = Norm(spec)
         self.feed_forward = FeedForward(spec)
 
-    def forward(self, x: Tensor, sweep: Sweep) -> Tensor:
+    def forward(self, x: Tensor, sweep: SweepContext) -> Tensor:
         """(tokens, hidden) -> (tokens, hidden)."""
         if self.post:
             x = self.attention_norm(x + self.attention(x, sweep))

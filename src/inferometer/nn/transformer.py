@@ -9,13 +9,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from inferometer.model.spec import LearnedPositions, ModelSpec, Rotary
-from inferometer.nn.attention import Sweep, attention_kernels, plan_attention
+from inferometer.nn.attention import sweep_context
 from inferometer.nn.batch import RaggedBatch
-from inferometer.nn.cache import KVCache
+from inferometer.nn.cache import PagedCache
 from inferometer.nn.layers import Layer, Norm
 from inferometer.nn.linear import Linear
 from inferometer.nn.residency import AllResident, Residency
 from inferometer.nn.rotary import RotaryEmbedding
+from inferometer.nn.segments import attention_kernels
+from inferometer.nn.upload import upload
 
 
 class Table(nn.Module):
@@ -112,20 +114,19 @@ class Transformer(nn.Module):
             if isinstance(module, Linear):
                 module.pack()
 
-    def forward(self, batch: RaggedBatch, cache: KVCache | None = None, logits: Literal["last", "all"] = "last") -> Tensor:
+    def forward(self, batch: RaggedBatch, cache: PagedCache | None = None, logits: Literal["last", "all"] = "last") -> Tensor:
         """Logits after each sequence's last token (sequences, vocabulary), or after every token (tokens, vocabulary)."""
         hidden = self.sweep(batch, cache)
         return self.logits(hidden if logits == "all" else hidden[batch.last_tokens])
 
-    def sweep(self, batch: RaggedBatch, cache: KVCache | None = None) -> Tensor:
+    def sweep(self, batch: RaggedBatch, cache: PagedCache | None = None) -> Tensor:
         """One pass through the layers: hidden states (tokens, hidden) after the final norm.
 
-        Keys and values are written to `cache` at the batch's slots and positions. Without a cache every sequence must be whole.
+        Keys and values are written to `cache` at the places that the batch's rows name. Without a cache every sequence must be whole.
         """
-        plan = plan_attention(batch, self.spec, self.dtype, cached=cache is not None)
         rotation = None if self.rotary is None else self.rotary.tables(batch.positions, batch.rotary_lengths, self.dtype)
-        sweep = Sweep(plan, rotation, cache, batch.slots, batch.positions)
         x: Tensor = self.embedding(batch)
+        sweep = sweep_context(batch, self.spec, cache, rotation, x)
         with attention_kernels(x.device):
             for index, layer in enumerate(self.layers):
                 self.residency.acquire(index)
@@ -140,7 +141,7 @@ class Transformer(nn.Module):
         out: Tensor = self.head(hidden, self.embedding.token.weight)
         return out
 
-    def log_probabilities(self, hidden: Tensor, targets: Tensor, *, chunk: int = 1024) -> Tensor:
+    def log_probabilities(self, hidden: Tensor, targets: Tensor, *, chunk: int = 256) -> Tensor:
         """float32 (rows,): log-probability of int64 `targets` (rows,) after each hidden state.
 
         `chunk` rows of logits exist at a time, so that a long prompt needs no (tokens, vocabulary) matrix.
@@ -154,5 +155,5 @@ class Transformer(nn.Module):
         """(sequences, hidden): the pooler's view of each sequence's first token. Raises ValueError without a pooler."""
         if self.pooler is None:
             raise ValueError("this model has no pooler")
-        first = batch.last_tokens - torch.tensor(batch.query_lengths, device=hidden.device) + 1
+        first = batch.last_tokens - upload(batch.query_lengths, torch.int64, hidden.device) + 1
         return torch.tanh(self.pooler(hidden[first]))

@@ -1,0 +1,97 @@
+"""Attention on a GPU: kernels that read the pages where they lie.
+
+Sequences with a single query token come first in a sweep, prompts and pieces of prompts after them: each kind is one launch a layer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from inferometer.kernels.paged_decode import paged_decode
+from inferometer.kernels.ragged_prefill import ragged_prefill
+from inferometer.model.spec import Alibi, ModelSpec
+from inferometer.nn.alibi import slopes
+from inferometer.nn.batch import CachedRows, RaggedBatch
+from inferometer.nn.cache import PagedCache
+
+
+@dataclass(frozen=True, slots=True)
+class PagedPlan:
+    """How a sweep's sequences are attended to.
+
+    decoding: how many at the front query one token. longest: the most tokens that any of those can hold.
+    starts: int32 (others + 1,), where each of the others begins behind them. longest_query: the most query tokens of one of them.
+    slopes: float32 (heads,) of ALiBi, None for other models.
+    """
+
+    decoding: int
+    longest: int
+    starts: Tensor
+    longest_query: int
+    slopes: Tensor | None
+
+
+def plan_pages(batch: RaggedBatch, spec: ModelSpec) -> PagedPlan:
+    """The plan of a sweep, in which sequences with one query token come first."""
+    assert batch.rows is not None
+    queries = batch.query_lengths
+    decoding = next((i for i, count in enumerate(queries) if count > 1), len(queries))
+    return PagedPlan(
+        decoding=decoding,
+        longest=max(batch.context_lengths[:decoding], default=0),
+        starts=batch.rows.starts[decoding:] - decoding,
+        longest_query=max(queries[decoding:], default=0),
+        slopes=_slopes(spec.heads, batch.token_ids.device) if isinstance(spec.positions, Alibi) else None,
+    )
+
+
+def attend_pages(query: Tensor, plan: PagedPlan, rows: CachedRows, cache: PagedCache, layer: int, scale: float) -> Tensor:
+    """Attention of query (tokens, heads, head_size) to the keys that lie in the pages, the sweep's own included.
+
+    Returns (tokens, heads * head_size).
+    """
+    keys, values, first = cache.keys[layer], cache.values[layer], plan.decoding
+    outputs = []
+    if first:
+        outputs.append(
+            paged_decode(
+                query[:first],
+                keys,
+                values,
+                rows.table,
+                rows.seats[:first],
+                rows.contexts[:first],
+                page_size=cache.page_size,
+                scale=scale,
+                longest=plan.longest,
+                slopes=plan.slopes,
+            )
+        )
+    if plan.longest_query:
+        outputs.append(
+            ragged_prefill(
+                query[first:],
+                keys,
+                values,
+                rows.table,
+                rows.seats[first:],
+                plan.starts,
+                rows.contexts[first:],
+                page_size=cache.page_size,
+                scale=scale,
+                longest_query=plan.longest_query,
+                slopes=plan.slopes,
+            )
+        )
+    out = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+    return out.flatten(1)
+
+
+@lru_cache
+def _slopes(heads: int, device: torch.device) -> Tensor:
+    """float32 (heads,), kept on the device: a copy from the host in every sweep would make it wait."""
+    return torch.tensor(slopes(heads), device=device)
