@@ -7,6 +7,18 @@ from torch import Tensor
 
 from inferometer.engine.mass import fixed
 
+LARGEST = torch.finfo(torch.float32).max
+
+
+def clean(scores: Tensor) -> Tensor:
+    """A copy of `scores` in which NaN counts as -inf and +inf as the largest number."""
+    return scores.nan_to_num(nan=-torch.inf, posinf=LARGEST, neginf=-torch.inf)
+
+
+def sound(logprobs: Tensor) -> Tensor:
+    """Log-softmax of a row without a finite score is NaN: its tokens have no probability, so -inf."""
+    return logprobs.nan_to_num(nan=-torch.inf, neginf=-torch.inf)
+
 
 def draw(logprobs: Tensor, uniforms: Tensor) -> Tensor:
     """One token a row by the inverse of the cumulative distribution, int64 [rows].

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from inferometer.engine.sampling_row import SamplingRow
+from inferometer.nn.upload import upload
 
 FLOAT32 = torch.finfo(torch.float32)
 
@@ -81,8 +82,8 @@ class LogitBias:
         if not entries:
             return None
         at, token_ids, biases = zip(*entries, strict=True)
-        values = torch.tensor([bounded(bias) for bias in biases], dtype=torch.float32, device=device)
-        return cls(torch.tensor(at, device=device), torch.tensor(token_ids, device=device), values)
+        places = upload((at, token_ids), torch.int64, device)
+        return cls(places[0], places[1], upload([bounded(bias) for bias in biases], torch.float32, device))
 
     def apply(self, scores: Tensor) -> Tensor:
         """Changes `scores` in place."""
@@ -115,7 +116,7 @@ class EndBan:
         ]
         if not entries:
             return None
-        table = torch.tensor([(row, token_id, min(left, 2**62)) for row, token_id, left in entries], dtype=torch.int64).to(step.device)
+        table = upload([(row, token_id, min(left, 2**62)) for row, token_id, left in entries], torch.int64, step.device)
         return cls(table[:, 0], table[:, 1], table[:, 2], step, max(left for _, _, left in entries))
 
     def apply(self, scores: Tensor) -> Tensor:
@@ -126,7 +127,7 @@ class EndBan:
 
 def column(values: Sequence[float], device: torch.device) -> Tensor:
     """One float32 a row, [rows, 1]."""
-    return torch.tensor(values, dtype=torch.float32, device=device)[:, None]
+    return upload(values, torch.float32, device)[:, None]
 
 
 def bounded(value: float) -> float:

@@ -28,13 +28,20 @@ def temperature(scores: Tensor, temperatures: Tensor, tempered: Tensor) -> Tenso
 
 
 def top_k(scores: Tensor, k: Tensor, largest: int) -> Tensor:
-    """Keeps the k best and whatever equals the k-th. k: int64 in 1..vocabulary; largest: the greatest of them, known to the host."""
+    """Keeps the k best and whatever equals the k-th; all where k is 0.
+
+    k: int64 up to `largest`, which the host knows and which is at most the vocabulary.
+    """
     best = scores.topk(largest, dim=-1).values
-    return scores.masked_fill(scores < best.gather(-1, k - 1), -math.inf)
+    threshold = best.gather(-1, (k - 1).clamp_(min=0)).masked_fill(k == 0, -math.inf)
+    return scores.masked_fill(scores < threshold, -math.inf)
 
 
 def top_p(scores: Tensor, tail: Tensor) -> Tensor:
-    """Takes out the least likely tokens that together have at most `tail` = 1 - top_p of the probability; tail is float32."""
+    """Takes out the least likely tokens that together have at most `tail` = 1 - top_p of the probability, none if it is negative.
+
+    tail is float32.
+    """
     values, ids = scores.sort(dim=-1, descending=True, stable=True)
     values, ids = values.flip(-1), ids.flip(-1)
     mass = floating(fixed(values.softmax(dim=-1)).cumsum(dim=-1)).to(torch.float32)
@@ -46,6 +53,7 @@ def top_p(scores: Tensor, tail: Tensor) -> Tensor:
 def typical_p(scores: Tensor, mass: Tensor) -> Tensor:
     """Keeps the tokens whose surprise is closest to the entropy, up to probability `mass`, and whatever is as close as the last.
 
+    A mass above 1 is never reached and keeps all.
     Locally typical sampling (Meister et al., 2023).
     """
     logprobs = scores.log_softmax(dim=-1)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from inferometer.engine.sampling_row import SamplingRow
+from inferometer.nn.upload import upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +31,15 @@ class History:
         if any(row.penalises_repetition for row in rows):
             seen = torch.zeros(len(rows), vocabulary, dtype=torch.bool, device=device)
             held = [(*row.prompt_token_ids, *row.generated_token_ids) if row.penalises_repetition else () for row in rows]
-            seen[_pairs(held, vocabulary, device)] = True
+            seen.view(-1).scatter_(0, _places(held, vocabulary, device), True)
         if any(row.penalises_counts for row in rows):
             counts = torch.zeros(len(rows), vocabulary, dtype=torch.int32, device=device)
             generated = [row.generated_token_ids if row.penalises_counts else () for row in rows]
-            pairs = _pairs(generated, vocabulary, device)
-            counts.index_put_(pairs, torch.ones_like(pairs[0], dtype=torch.int32), accumulate=True)
+            places = _places(generated, vocabulary, device)
+            counts.view(-1).scatter_add_(0, places, torch.ones_like(places, dtype=torch.int32))
         if any(row.params.watermark for row in rows):
             newest = [(*row.prompt_token_ids[-1:], *row.generated_token_ids[-1:])[-1:] or (0,) for row in rows]
-            previous = torch.tensor([token_id for (token_id,) in newest], dtype=torch.int64, device=device)
+            previous = upload([token_id for (token_id,) in newest], torch.int64, device)
         return cls(seen, counts, previous)
 
     def update(self, token_ids: Tensor) -> None:
@@ -52,11 +53,11 @@ class History:
             self.previous.copy_(token_ids)
 
     def select(self, index: Tensor, rows: Sequence[SamplingRow]) -> History:
-        """The memories of the rows at `index`, which are `rows`; what none of them needs is dropped."""
+        """The memories of the rows at `index`, int64 on the CPU, which are `rows`; what none of them needs is dropped."""
         return History(
-            _take(self.seen, index, any(row.penalises_repetition for row in rows)),
-            _take(self.counts, index, any(row.penalises_counts for row in rows)),
-            _take(self.previous, index, any(row.params.watermark for row in rows)),
+            _take(self.seen, index, rows, lambda row: row.penalises_repetition),
+            _take(self.counts, index, rows, lambda row: row.penalises_counts),
+            _take(self.previous, index, rows, lambda row: row.params.watermark),
         )
 
     def extend(self, other: History, rows: int, others: int) -> History:
@@ -68,15 +69,18 @@ class History:
         )
 
 
-def _pairs(ids: Sequence[Sequence[int]], vocabulary: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Row and token numbers of all tokens of all rows."""
-    pairs = [(row, token_id) for row, token_ids in enumerate(ids) for token_id in token_ids if 0 <= token_id < vocabulary]
-    table = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).to(device)
-    return table[:, 0], table[:, 1]
+def _places(ids: Sequence[Sequence[int]], vocabulary: int, device: torch.device) -> Tensor:
+    """Where the tokens of all rows lie in a memory of [rows, vocabulary] that is flattened."""
+    flat = torch.tensor([token_id for token_ids in ids for token_id in token_ids], dtype=torch.int64)
+    rows = torch.arange(len(ids)).repeat_interleave(torch.tensor([len(token_ids) for token_ids in ids], dtype=torch.int64))
+    places = (rows * vocabulary + flat)[(flat >= 0) & (flat < vocabulary)]
+    return upload(places, torch.int64, device)
 
 
-def _take(memory: Tensor | None, index: Tensor, needed: bool) -> Tensor | None:
-    return memory.index_select(0, index) if memory is not None and needed else None
+def _take(memory: Tensor | None, index: Tensor, rows: Sequence[SamplingRow], needs: Callable[[SamplingRow], bool]) -> Tensor | None:
+    if memory is None or not any(map(needs, rows)):
+        return None
+    return memory.index_select(0, upload(index, torch.int64, memory.device))
 
 
 def _join(first: Tensor | None, second: Tensor | None, rows: int, others: int) -> Tensor | None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from inferometer.nn.upload import upload
+
 ROUNDS = 10
 _MASK = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -16,18 +18,21 @@ _WEYL = (0x9E3779B9, 0xBB67AE85)
 
 
 def philox(counter: Tensor, key: Tensor) -> Tensor:
-    """Four random words for each counter. counter int64 [4, N] and key int64 [2, N] hold 32-bit words; so does the result, [4, N]."""
-    device = counter.device
-    multipliers = torch.tensor(_MULTIPLIERS, dtype=torch.int64, device=device)[:, None]
-    weyl = torch.tensor(_WEYL, dtype=torch.int64, device=device)[:, None]
-    rounds = torch.arange(ROUNDS, dtype=torch.int64, device=device)[:, None, None]
+    """Four random words for each counter, [4, ...]. counter int64 [4, ...] and key int64 [2, ...] hold 32-bit words.
+
+    Both have as many dimensions; the key may have 1 where the counter has more.
+    """
+    device, ones = counter.device, (1,) * (counter.ndim - 1)
+    multipliers = upload(_MULTIPLIERS, torch.int64, device).view(2, *ones)
+    weyl = upload(_WEYL, torch.int64, device).view(2, *ones)
+    rounds = torch.arange(ROUNDS, dtype=torch.int64, device=device).view(-1, 1, *ones)
     keys = ((key + rounds * weyl) & _MASK).unbind(0)
     even, odd = counter[0::2], counter[1::2]
     for round_key in keys:
         # A product takes all 64 bits and so may come out negative; the shift copies the sign, the mask takes the copies off.
-        product = even * multipliers
-        high, low = (product >> 32) & _MASK, product & _MASK
-        even, odd = high.flip(0) ^ odd ^ round_key, low.flip(0)
+        product = (even * multipliers).flip(0)
+        even = (product >> 32).bitwise_xor_(odd).bitwise_xor_(round_key).bitwise_and_(_MASK)
+        odd = product.bitwise_and_(_MASK)
     return torch.stack((even[0], odd[0], even[1], odd[1]))
 
 
@@ -36,12 +41,12 @@ def uniform(seeds: Tensor, positions: Tensor) -> Tensor:
 
     A seed of 2^63 or more is given as its two's complement, `signed(seed)`. The key is the seed, the counter the position.
     """
-    seeds, positions = seeds + torch.zeros_like(positions), positions + torch.zeros_like(seeds)
-    shape, seeds, positions = seeds.shape, seeds.flatten(), positions.flatten()
+    positions = positions + torch.zeros_like(seeds)
+    seeds = seeds.reshape((1,) * (positions.ndim - seeds.ndim) + seeds.shape)
     zero = torch.zeros_like(positions)
     words = philox(torch.stack((*_halves(positions), zero, zero)), torch.stack(_halves(seeds)))
     bits = ((words[0] >> 5) << 26) | (words[1] >> 6)
-    return (bits.to(torch.float64) * 2.0**-53).reshape(shape)
+    return bits.to(torch.float64) * 2.0**-53
 
 
 def signed(seed: int) -> int:

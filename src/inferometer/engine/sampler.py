@@ -1,49 +1,28 @@
 """The sampler: logits in, chosen tokens out, every row by its own parameters.
 
 What a row gets does not depend on the rows beside it: the filters work row by row, and the random number of a token depends on the
-row's seed and the token's place in the continuation alone. Between changes of the batch nothing waits for the device (but for
-watermarks).
+row's seed and the token's place in the continuation alone. Nothing here waits for the device, neither a step nor a change of the
+batch; the one exception is a watermark, whose permutation is drawn on the host from the token before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from inferometer.engine.choice import draw, likeliest
+from inferometer.engine.choice import draw, likeliest, sound
+from inferometer.engine.draws import Draws
 from inferometer.engine.history import History
+from inferometer.engine.sampled import Sampled
 from inferometer.engine.sampling_plan import SamplingPlan, plan
 from inferometer.engine.sampling_row import SamplingRow
+from inferometer.engine.sampling_table import parameters
 from inferometer.engine.watermark import DEFAULT_WATERMARK, Watermark
 from inferometer.schedule.sampling import check
 
 __all__ = ["Sampled", "SamplingBatch", "SamplingRow", "check", "sample"]
-
-
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """One step's tokens, on the device.
-
-    token_ids: int64 [rows]. logprobs: float32 [rows], log-softmax of the processed scores (all penalties and, where the row
-    samples, filters) at the token. top_ids, top_logprobs: [rows, most tokens that a row asked for], best first, under the same
-    scores; None if nobody asked. top_counts: how many each row asked for.
-    """
-
-    token_ids: Tensor
-    logprobs: Tensor
-    top_ids: Tensor | None
-    top_logprobs: Tensor | None
-    top_counts: tuple[int, ...]
-
-    def tops(self) -> list[tuple[tuple[int, float], ...]]:
-        """The likeliest (token, log-probability) pairs of each row, as many as it asked for. Waits for the device."""
-        if self.top_ids is None or self.top_logprobs is None:
-            return [()] * len(self.top_counts)
-        rows = zip(self.top_ids.tolist(), self.top_logprobs.tolist(), self.top_counts, strict=True)
-        return [tuple(zip(ids[:count], logprobs[:count], strict=True)) for ids, logprobs, count in rows]
 
 
 class SamplingBatch:
@@ -56,6 +35,8 @@ class SamplingBatch:
         self,
         rows: Sequence[SamplingRow],
         generated: Sequence[int],
+        parameters: Tensor,
+        draws: Draws,
         history: History,
         vocabulary: int,
         device: torch.device,
@@ -65,10 +46,11 @@ class SamplingBatch:
         self.device = device
         self._rows = list(rows)
         self._generated = list(generated)
+        self._parameters = parameters
+        self._draws = draws
         self._history = history
         self._watermark = watermark
         self._plan: SamplingPlan | None = None
-        self._steps = 0
 
     @classmethod
     def build(
@@ -78,7 +60,8 @@ class SamplingBatch:
         for row in rows:
             check(row.params, vocabulary)
         generated = [len(row.generated_token_ids) for row in rows]
-        return cls(rows, generated, History.build(rows, vocabulary, device), vocabulary, device, watermark)
+        history, draws = History.build(rows, vocabulary, device), Draws.build([row.seed for row in rows])
+        return cls(rows, generated, parameters(rows, vocabulary), draws, history, vocabulary, device, watermark)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -91,21 +74,26 @@ class SamplingBatch:
     def plan(self) -> SamplingPlan:
         """The work of the coming step. Made anew after the batch has changed, or when the old plan has run out."""
         if self._plan is None:
-            self._plan = plan(self._rows, self._generated, self._history, self.vocabulary, self.device, self._watermark)
-            self._steps = 0
+            self._plan = plan(
+                self._rows,
+                self._generated,
+                self._parameters,
+                self._draws,
+                self._history,
+                self.vocabulary,
+                self.device,
+                self._watermark,
+            )
         return self._plan
 
     def update(self, token_ids: Tensor) -> None:
         """Takes in the tokens of a step, int64 [rows], on the batch's device."""
         self._history.update(token_ids)
         self._generated = [count + 1 for count in self._generated]
-        self._steps += 1
-        if self._plan is None:
-            return
-        if self._plan.lasts is not None and self._steps >= self._plan.lasts:
-            self._plan = None
-        elif self._plan.step is not None:
-            self._plan.step.add_(1)
+        if self._plan is not None:
+            self._plan.advance()
+            if self._plan.spent:
+                self._plan = None
 
     def select(self, rows: Sequence[int]) -> SamplingBatch:
         """The batch of the rows at these places, in this order.
@@ -117,15 +105,19 @@ class SamplingBatch:
         if rows and not 0 <= min(rows) <= max(rows) < len(self):
             raise IndexError(f"rows {list(rows)} of a batch of {len(self)}")
         kept = [self._rows[i] for i in rows]
-        index = torch.tensor(rows, dtype=torch.int64, device=self.device)
+        index = torch.tensor(rows, dtype=torch.int64)
         history = self._history.select(index, kept)
-        return SamplingBatch(kept, [self._generated[i] for i in rows], history, self.vocabulary, self.device, self._watermark)
+        generated = [self._generated[i] for i in rows]
+        parameters, draws = self._parameters.index_select(0, index), self._draws.select(index)
+        return SamplingBatch(kept, generated, parameters, draws, history, self.vocabulary, self.device, self._watermark)
 
     def extend(self, other: SamplingBatch) -> None:
         """Appends the rows of `other`, a batch for the same vocabulary and device."""
         if (other.vocabulary, other.device, other._watermark) != (self.vocabulary, self.device, self._watermark):
             raise ValueError("batches of different models cannot be joined")
         self._history = self._history.extend(other._history, len(self), len(other))
+        self._parameters = torch.cat((self._parameters, other._parameters))
+        self._draws = self._draws.extend(other._draws)
         self._rows += other._rows
         self._generated += other._generated
         self._plan = None
@@ -147,14 +139,9 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
     else:
         drawn = draw(work.sampled.take(logprobs), work.draws())
         token_ids = drawn if work.everyone_samples else work.sampled.put(scores.argmax(dim=-1), drawn)
-    chosen = _sound(logprobs.gather(-1, token_ids[:, None]).squeeze(-1))
+    chosen = sound(logprobs.gather(-1, token_ids[:, None]).squeeze(-1))
     count = max(work.top_counts, default=0)
     if not count:
         return Sampled(token_ids, chosen, None, None, work.top_counts)
-    top_ids, top_logprobs = likeliest(_sound(logprobs), count)
+    top_ids, top_logprobs = likeliest(sound(logprobs), count)
     return Sampled(token_ids, chosen, top_ids, top_logprobs, work.top_counts)
-
-
-def _sound(logprobs: Tensor) -> Tensor:
-    """Log-softmax of a row without a finite score is NaN: its tokens have no probability, so -inf."""
-    return logprobs.nan_to_num(nan=-torch.inf, neginf=-torch.inf)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from inferometer.nn.upload import upload
+
 HASH_KEY = 15485863
 
 
@@ -58,4 +60,4 @@ class WatermarkEdit:
         bonus = torch.zeros(len(self.rows), scores.shape[-1])
         for i, row in enumerate(self.rows):
             bonus[i, self.watermark.green(previous[row], scores.shape[-1])] = self.watermark.delta
-        return scores.index_add_(0, torch.tensor(self.rows, device=scores.device), bonus.to(scores.device))
+        return scores.index_add_(0, upload(self.rows, torch.int64, scores.device), upload(bonus, bonus.dtype, scores.device))
