@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from inferometer import LLM, SamplingParams
-from inferometer.engine.engine import CacheTooSmallError, Engine
+from inferometer.engine.engine import Engine
 from inferometer.errors import UserError
 from inferometer.nn.batch import prompt_batch
 from inferometer.schedule.request import Request
+from inferometer.schedule.scheduler import RequestTooLargeError
 from tiny_models import tiny_model
 
 CONFIG = {
@@ -74,8 +75,7 @@ def test_a_request_gets_the_same_in_any_company(llm: LLM) -> None:
 def test_a_cache_for_few_sequences_serves_many(llm: LLM) -> None:
     prompts, params = _prompts(17), _mixed_params(17)
     expected = llm.generate(prompts, params)
-    bytes_a_token = 2 * 2 * 2 * 8 * 4
-    small = Engine(llm.model, kv_bytes=3 * 80 * bytes_a_token, max_batch=5, prefill_tokens=50)
+    small = Engine(llm.model, pages=15, seats=5, sweep_tokens=50)
     for i, (prompt, own) in enumerate(zip(prompts, params, strict=True)):
         small.add(Request(i, tuple(prompt), own, own.seed or 0))
     tokens: dict[int, list[int]] = {}
@@ -83,17 +83,15 @@ def test_a_cache_for_few_sequences_serves_many(llm: LLM) -> None:
     while small.has_work:
         for emission in small.step():
             tokens.setdefault(emission.request_id, []).append(emission.token_id)
-        most = max(most, small.running)
+        most = max(most, small.scheduler.running)
     assert 1 < most <= 5
     assert [tokens[i] for i in range(17)] == [completion.token_ids for completion in expected]
 
 
 def test_the_engine_refuses_what_can_never_fit(llm: LLM) -> None:
-    engine = Engine(llm.model, kv_bytes=1000)
-    with pytest.raises(CacheTooSmallError, match="GiB of KV cache"):
-        engine.add(Request(0, (1, 2, 3), SamplingParams(), 0))
-    with pytest.raises(CacheTooSmallError):
-        engine.reserve(4, 10)
+    engine = Engine(llm.model, pages=2)
+    with pytest.raises(RequestTooLargeError, match=r"need 3 pages of KV cache .* 2 are available"):
+        engine.add(Request(0, (1,) * 31, SamplingParams(max_new_tokens=3), 0))
     assert not engine.has_work
 
 
@@ -101,7 +99,7 @@ def test_aborted_requests_leave_the_others_alone(llm: LLM) -> None:
     prompts = _prompts(6)
     params = SamplingParams(max_new_tokens=12, ignore_eos=True)
     expected = llm.generate(prompts, params)
-    engine = Engine(llm.model, kv_bytes=2**20)
+    engine = Engine(llm.model, pages=64)
     for i, prompt in enumerate(prompts):
         engine.add(Request(i, tuple(prompt), params, 0))
     tokens: dict[int, list[int]] = {i: [] for i in range(6)}

@@ -1,252 +1,201 @@
-"""The loop: requests come in, every step is one sweep, tokens go out."""
+"""The loop: requests come in, every step launches one sweep and reads an earlier one, tokens go out."""
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 from math import inf
 
 import torch
-from torch import Tensor
 
-from inferometer.engine.sampler import Sampled, SamplingBatch, SamplingRow, sample
-from inferometer.errors import ModelError, UserError
-from inferometer.nn.batch import RaggedBatch, decode_batch, prompt_batch
-from inferometer.nn.cache import KVCache
+from inferometer.engine.flight import Flight
+from inferometer.engine.runner import Runner
+from inferometer.errors import ModelError
+from inferometer.model.spec import DynamicScaling, Rotary
+from inferometer.nn.cache import PagedCache
 from inferometer.nn.transformer import Transformer
-from inferometer.schedule.completion import FinishReason
+from inferometer.schedule.admission import Admission
+from inferometer.schedule.continuous import Continuous
 from inferometer.schedule.emission import Emission
+from inferometer.schedule.pages import PagePool
 from inferometer.schedule.request import Request
+from inferometer.schedule.scheduler import Scheduler
+from inferometer.schedule.sequence import Sequence
 
+PAGE_SIZE = 16
+"""Tokens a page: large enough that a kernel reads long runs, small enough that a sequence wastes half of it at most."""
 
-class CacheTooSmallError(UserError):
-    """The KV cache cannot hold what was asked; the message says how much is needed and how much there is."""
+SEATS = 256
+"""Most sequences that run together, unless told otherwise."""
 
-
-@dataclass(slots=True)
-class _Running:
-    """A sequence in the batch; its cache slot is its place in the list."""
-
-    request: Request
-    generated: list[int] = field(default_factory=list)
-
-    @property
-    def context(self) -> int:
-        """Tokens in the cache: all but the newest, which the next step writes."""
-        return len(self.request.prompt_token_ids) + len(self.generated) - 1
+SWEEP_TOKENS = 8192
+"""The most tokens of one sweep: enough to fill a large GPU's matrix units, few enough that activations stay small."""
 
 
 class Engine:
-    """Runs requests over one transformer, with a contiguous cache slot for each running sequence.
+    """Runs requests over one transformer and a pool of `pages` pages of KV cache.
 
-    kv_bytes: most bytes the cache may take. max_batch: most sequences that run together. prefill_tokens: most prompt tokens of
-    one sweep (a longer prompt goes alone), None for no limit. Not thread-safe.
+    seats: most sequences that run together. sweep_tokens: most tokens of one sweep. admission: which requests enter at which sweep.
+    prefix_caching: whether pages of equal beginnings are shared. lookahead: 1 to launch a sweep before the one before it is read, so
+    that it is scheduled while that one runs; 0 to read every sweep at once; None for 1 on a GPU and 0 on a CPU, which does not run by
+    itself.
+    graphs: whether decode sweeps become CUDA graphs, where the device can. Not thread-safe.
+
+    Raises torch.OutOfMemoryError or MemoryError where the pages have no room, ValueError for another lookahead.
     """
 
-    def __init__(self, model: Transformer, *, kv_bytes: int, max_batch: int = 256, prefill_tokens: int | None = 8192) -> None:
+    def __init__(
+        self,
+        model: Transformer,
+        *,
+        pages: int,
+        page_size: int = PAGE_SIZE,
+        seats: int = SEATS,
+        sweep_tokens: int = SWEEP_TOKENS,
+        admission: Admission | None = None,
+        prefix_caching: bool = True,
+        lookahead: int | None = None,
+        graphs: bool = True,
+    ) -> None:
+        if lookahead not in (None, 0, 1):
+            raise ValueError(
+                f"lookahead must be 0 or 1, not {lookahead}: the sampler takes sequences up again from tokens that the host has read"
+            )
         self.model = model
-        self.kv_bytes = kv_bytes
-        self.max_batch = max_batch
-        self.prefill_tokens = prefill_tokens
-        self.cache: KVCache | None = None
-        self._waiting: deque[Request] = deque()
-        self._running: list[_Running] = []
-        self._sampling: SamplingBatch | None = None
-        empty = torch.empty(0, dtype=torch.int64, device=model.device)
-        self._token_ids, self._positions, self._prompt_lengths = empty, empty, empty
+        self.page_size = page_size
+        self.seats = seats
+        self.sweep_tokens = sweep_tokens
+        self.admission: Admission = admission or Continuous()
+        self.prefix_caching = prefix_caching
+        self.lookahead = (1 if model.device.type == "cuda" else 0) if lookahead is None else lookahead
+        self.graphs = graphs
+        self._flights: deque[Flight] = deque()
+        self._scores: dict[int, list[float]] = {}
+        self.scheduler = Scheduler(
+            PagePool(pages, page_size),
+            self.admission,
+            max_batch=seats,
+            sweep_tokens=sweep_tokens,
+            prefix_caching=prefix_caching,
+            salt=self._salt,
+        )
+        self._runner: Runner | None = None
+        self._runner = self._running
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of a page over all layers."""
+        return self.page_size * PagedCache.bytes_per_token(self.model.spec, self.model.dtype)
+
+    @property
+    def pages(self) -> int:
+        """Pages that there are."""
+        return self.scheduler.pool.pages
+
+    @property
+    def pages_peak(self) -> int:
+        """The most pages that were in use at once since `reset_peak`."""
+        return self.scheduler.pool.peak_in_use
+
+    def reset_peak(self) -> None:
+        """Starts `pages_peak` anew."""
+        self.scheduler.pool.reset_peak()
 
     @property
     def has_work(self) -> bool:
-        """Whether any request is waiting or running."""
-        return bool(self._waiting or self._running)
+        """Whether any request is waiting or running, or any token not yet read."""
+        return self.scheduler.has_work or bool(self._flights)
 
     @property
-    def running(self) -> int:
-        """Sequences in the batch."""
-        return len(self._running)
-
-    def add(self, request: Request) -> None:
-        """Queues a request. Raises CacheTooSmallError for one that could never run."""
-        self.check(request)
-        self._waiting.append(request)
+    def recorded(self) -> int:
+        """CUDA graphs of decode sweeps that there are."""
+        return 0 if self._runner is None else self._runner.recorded
 
     def check(self, request: Request) -> None:
-        """Raises CacheTooSmallError for a request that could never run, however long it waited."""
-        self._require(1, request.tokens)
+        """Raises RequestTooLargeError for a request that could never run, however long it waited."""
+        self.scheduler.check(request)
 
-    def reserve(self, sequences: int, tokens: int) -> None:
-        """Makes room for `sequences` of `tokens` each to run together. Raises CacheTooSmallError; drops whatever is running."""
-        self.clear()
-        self._require(sequences, tokens)
-        self._resize(sequences, tokens)
+    def add(self, request: Request) -> Sequence:
+        """Queues a request; the sequence tells how far it is. Raises RequestTooLargeError for one that could never run."""
+        return self.scheduler.add(request)
 
     def abort(self, request_id: int) -> None:
         """Drops a request, waiting or running; nothing more is emitted for it. Unknown ids are ignored."""
-        self._waiting = deque(request for request in self._waiting if request.id != request_id)
-        self._keep([i for i, sequence in enumerate(self._running) if sequence.request.id != request_id])
+        self.scheduler.abort(request_id)
+        self._scores.pop(request_id, None)
 
     def clear(self) -> None:
-        """Drops every request; the cache's memory stays."""
-        self._waiting.clear()
-        self._keep([])
+        """Drops every request and forgets the prefix cache; the pages' memory stays."""
+        self.scheduler.clear()
+        self._flights.clear()
+        self._scores.clear()
+        if self._runner is not None:
+            self._runner.clear()
 
     def close(self) -> None:
-        """Drops every request and gives the cache's memory back."""
+        """Drops every request and gives the memory of pages and graphs back; the next step takes it again."""
         self.clear()
-        self.cache = None
+        self._runner = None
+        if self.model.device.type == "cuda":
+            # To the driver: what the allocator keeps it may hand out in small parts, and so large a piece is not had back then.
+            torch.cuda.empty_cache()
 
-    @torch.inference_mode()
     def step(self) -> list[Emission]:
-        """One sweep: the prompts of all requests that can be admitted now, else one token of every running sequence.
+        """Launches the next sweep, if anything can run, and returns the tokens of the oldest one that is due to be read."""
+        sweep = self.scheduler.next()
+        if sweep is not None:
+            self._flights.append(self._running.launch(sweep))
+        elif not self._flights and self.scheduler.has_work:
+            raise RuntimeError("requests are waiting, nothing is running, and none of them can run")
+        if self._flights and (sweep is None or len(self._flights) > self.lookahead):
+            return self._land(self._flights.popleft())
+        return []
 
-        Each sequence in the sweep emits one token. Returns nothing if there is no work.
-        """
-        admitted = self._admit()
-        if admitted:
-            return self._prefill(admitted)
-        return self._decode() if self._running else []
-
-    def _prefill(self, admitted: list[Request]) -> list[Emission]:
-        first_slot = len(self._running)
-        batch = prompt_batch([request.prompt_token_ids for request in admitted], self.model.device, first_slot=first_slot)
-        hidden = self.model.sweep(batch, self.cache)
-        last = batch.last_tokens
-        rows = [SamplingRow(request.params, request.seed, request.prompt_token_ids, (), request.eos_token_ids) for request in admitted]
-        sampling = SamplingBatch.build(rows, self.model.spec.vocabulary, self.model.device)
-        sampled = sample(self.model.logits(hidden[last]), sampling)
-        prompt_logprobs = self._prompt_logprobs(admitted, batch, hidden)
-        sampling.update(sampled.token_ids)
-        lengths = batch.rotary_lengths[last]
-        if self._sampling is None or not self._running:
-            self._sampling = sampling
-        else:
-            self._sampling.extend(sampling)
-        self._running += [_Running(request) for request in admitted]
-        self._token_ids = torch.cat((self._token_ids, sampled.token_ids))
-        self._positions = torch.cat((self._positions, lengths))
-        self._prompt_lengths = torch.cat((self._prompt_lengths, lengths))
-        return self._emit(first_slot, sampled, prompt_logprobs)
-
-    def _decode(self) -> list[Emission]:
-        assert self._sampling is not None
-        contexts = tuple(sequence.context + 1 for sequence in self._running)
-        slots = torch.arange(len(contexts), device=self.model.device)
-        lengths = torch.maximum(self._prompt_lengths, self._positions + 1)
-        batch = decode_batch(self._token_ids, self._positions, contexts, slots, lengths)
-        sampled = sample(self.model.logits(self.model.sweep(batch, self.cache)), self._sampling)
-        self._sampling.update(sampled.token_ids)
-        self._token_ids = sampled.token_ids
-        self._positions = self._positions + 1
-        return self._emit(0, sampled, [None] * len(contexts))
-
-    def _prompt_logprobs(self, admitted: list[Request], batch: RaggedBatch, hidden: Tensor) -> list[tuple[float | None, ...] | None]:
-        result: list[tuple[float | None, ...] | None] = []
-        start = 0
-        for request, length in zip(admitted, batch.query_lengths, strict=True):
-            if not request.params.prompt_logprobs:
-                result.append(None)
-            elif length == 1:
-                result.append((None,))
-            else:
-                states, targets = hidden[start : start + length - 1], batch.token_ids[start + 1 : start + length]
-                result.append((None, *self.model.log_probabilities(states, targets).tolist()))
-            start += length
-        return result
-
-    def _emit(self, first: int, sampled: Sampled, prompt_logprobs: list[tuple[float | None, ...] | None]) -> list[Emission]:
-        """Reads the sampled tokens of the sequences from `first` on, and takes the finished ones out of the batch."""
-        token_ids, logprobs = sampled.token_ids.tolist(), sampled.logprobs.tolist()
-        if -inf in logprobs:  # the sampler's word for a row of NaN; whatever token it names there was not the model's choice
-            name, dtype = self.model.spec.name, str(self.model.dtype).removeprefix("torch.")
-            raise ModelError(f"{name} in {dtype} gives no token a finite score: its weights are damaged, or need --dtype float32")
-        tops = sampled.tops()
-        emissions, finished = [], set()
-        for row, (token_id, logprob) in enumerate(zip(token_ids, logprobs, strict=True)):
-            sequence = self._running[first + row]
-            sequence.generated.append(token_id)
-            reason = finish_reason(sequence.request, sequence.generated)
-            if reason is not None:
-                finished.add(first + row)
-            emissions.append(Emission(sequence.request.id, token_id, logprob, tops[row], prompt_logprobs[row], reason))
-        if finished:
-            self._keep([i for i in range(len(self._running)) if i not in finished])
+    def drain(self) -> list[Emission]:
+        """Reads all that has been launched, and launches nothing."""
+        emissions = []
+        while self._flights:
+            emissions += self._land(self._flights.popleft())
         return emissions
 
-    def _admit(self) -> list[Request]:
-        """Takes from the queue, in order, what fits beside the running sequences."""
-        if not self._waiting:
-            return []
-        if not self._running:
-            self._fit_cache()
-        assert self.cache is not None
-        admitted: list[Request] = []
-        tokens = 0
-        while self._waiting:
-            request = self._waiting[0]
-            tokens += len(request.prompt_token_ids)
-            free = self.cache.slots - len(self._running) - len(admitted)
-            too_much = bool(admitted) and self.prefill_tokens is not None and tokens > self.prefill_tokens
-            if not free or request.tokens > self.cache.length or too_much:
-                break
-            admitted.append(self._waiting.popleft())
-        return admitted
-
-    def _fit_cache(self) -> None:
-        """Sizes the idle cache for as many of the waiting requests as fit together; keeps it if it is large enough."""
-        slots, length = 0, 0
-        for request in self._waiting:
-            longer = max(length, request.tokens)
-            if slots == self.max_batch or (slots + 1) * longer * self._bytes_per_token > self.kv_bytes:
-                break
-            slots, length = slots + 1, longer
-        if self.cache is None or self.cache.slots < slots or self.cache.length < length:
-            self._resize(slots, length)
-
-    def _resize(self, slots: int, length: int) -> None:
-        self.cache = None  # before the new one is taken, so that the two never stand side by side
-        self.cache = KVCache(self.model.spec, slots, length, self.model.device, self.model.dtype)
-
-    @torch.inference_mode()
-    def _keep(self, rows: list[int]) -> None:
-        """Shrinks the batch to `rows`. The last sequences move into the slots that came free, so that few are copied."""
-        if len(rows) == len(self._running):
-            return
-        kept = set(rows)
-        holes = [i for i in range(len(rows)) if i not in kept]
-        order = list(range(len(rows)))
-        for hole, source in zip(holes, (i for i in rows if i >= len(rows)), strict=True):
-            assert self.cache is not None
-            self.cache.move(source, hole, self._running[source].context)
-            order[hole] = source
-        self._running = [self._running[i] for i in order]
-        index = torch.tensor(order, dtype=torch.int64, device=self.model.device)
-        self._token_ids, self._positions, self._prompt_lengths = (
-            self._token_ids[index],
-            self._positions[index],
-            self._prompt_lengths[index],
-        )
-        if self._sampling is not None:
-            self._sampling = self._sampling.select(order) if order else None
-
     @property
-    def _bytes_per_token(self) -> int:
-        return KVCache.bytes_per_token(self.model.spec, self.model.dtype)
+    def _running(self) -> Runner:
+        if self._runner is None:
+            limit = self.model.spec.context_limit
+            stride = self.pages if limit is None else min(self.pages, -(-limit // self.page_size))
+            cache = PagedCache(self.model.spec, self.pages, self.page_size, self.model.device, self.model.dtype)
+            self._runner = Runner(self.model, cache, seats=self.seats, stride=stride, graphs=self.graphs)
+        return self._runner
 
-    def _require(self, sequences: int, tokens: int) -> None:
-        needed = sequences * tokens * self._bytes_per_token
-        if needed > self.kv_bytes:
-            gib = 2**30
-            raise CacheTooSmallError(
-                f"{sequences} x {tokens} tokens need {needed / gib:.2f} GiB of KV cache, {self.kv_bytes / gib:.2f} GiB are available; "
-                "use a smaller batch or length, or raise --gpu-memory"
-            )
+    def _land(self, flight: Flight) -> list[Emission]:
+        """Reads a sweep: the tokens of the sequences that still want them."""
+        tokens = flight.read()
+        for scores in flight.scores:
+            if not scores.sequence.ended:
+                self._scores.setdefault(scores.sequence.request.id, []).extend(scores.logprobs.tolist())
+        emissions = []
+        for sequence, token_id, logprob, top in zip(flight.sampled, tokens.token_ids, tokens.logprobs, tokens.tops, strict=True):
+            if sequence.ended:
+                continue  # aborted, or its last token was read when this sweep was already under way
+            if logprob == -inf:  # the sampler's word for a row of NaN; whatever token it names there was not the model's choice
+                self._fail()
+            request = sequence.request
+            first = not sequence.generated
+            reason = self.scheduler.take(sequence, token_id)
+            scored = (None, *self._scores.pop(request.id, ())) if first and request.params.prompt_logprobs else None
+            emissions.append(Emission(request.id, token_id, logprob, top, scored, reason))
+        return emissions
 
+    def _fail(self) -> None:
+        self.clear()
+        self._running.cache.scrub()
+        name, dtype = self.model.spec.name, str(self.model.dtype).removeprefix("torch.")
+        raise ModelError(f"{name} in {dtype} gives no token a finite score: its weights are damaged, or need --dtype float32")
 
-def finish_reason(request: Request, generated: list[int]) -> FinishReason | None:
-    """Why a sequence ends with its newest token, None if it goes on. An end token on the last permitted place counts as one."""
-    params = request.params
-    if generated[-1] in params.stop_token_ids:
-        return "stop_sequence"
-    if generated[-1] in request.eos_token_ids and not params.ignore_eos:
-        return "eos_token"
-    return "length" if len(generated) >= params.max_new_tokens else None
+    def _salt(self, request: Request) -> bytes:
+        """What besides the tokens decides a prompt's keys: its length, where rotary frequencies depend on it."""
+        positions = self.model.spec.positions
+        scaling = positions.scaling if isinstance(positions, Rotary) else None
+        prompt = len(request.prompt_token_ids)
+        if isinstance(scaling, DynamicScaling) and prompt > scaling.original_positions:
+            return prompt.to_bytes(8, "little")
+        return b""

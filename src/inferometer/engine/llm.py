@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Literal, Self
 import torch
 
 from inferometer.engine.device import resolve_device, resolve_dtype
-from inferometer.engine.engine import Engine
-from inferometer.engine.memory import check_weights, kv_budget
+from inferometer.engine.engine import PAGE_SIZE, SEATS, SWEEP_TOKENS, Engine
+from inferometer.engine.memory import check_weights, page_budget
 from inferometer.engine.pooling import Pooling, pool, read_pooling
 from inferometer.engine.sampler import check
 from inferometer.engine.text_stream import TextStream
@@ -25,6 +25,7 @@ from inferometer.nn.batch import prompt_batch
 from inferometer.nn.load import load, open_source
 from inferometer.nn.names import fitted
 from inferometer.nn.transformer import Transformer
+from inferometer.schedule.admission import admission as admission_of
 from inferometer.schedule.completion import Completion, StreamedToken
 from inferometer.schedule.request import Request, request_seed
 from inferometer.schedule.sampling import SEEDS, SamplingParams
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
 
 Prompts = str | Sequence[str] | Sequence[Sequence[int]]
 
-# The most tokens of one sweep over prompts: enough to fill a large GPU's matrix units, few enough that activations stay small.
-PREFILL_TOKENS = 8192
-
 
 class LLM:
     """A transformer on a device, ready to generate (decoders) or encode (encoders).
@@ -45,6 +43,9 @@ class LLM:
     model: a local folder or .gguf file, a preset or Hub id; None for the embedded model.
     weights: "auto" reads the checkpoint, "dummy" makes seeded random ones on the device.
     tokenizer: a folder, file or "byte"; None for the model's own ("byte" with dummy weights).
+    admission: which requests enter at which sweep: "continuous" (as room comes free), "zigzag" (a block of num_groups groups of
+    group_size requests enters and leaves together), "diagonal" (a group enters at every sweep), "row" (one group at a time). All give
+    the same tokens.
     gpu_memory: GiB that weights, cache and activations may take together on the GPU (on the CPU: the cache); None for
     memory_fraction of the device. seed: of dummy weights and of requests that bring none.
     Raises UserError, one line, for whatever cannot be found, read or run.
@@ -58,6 +59,9 @@ class LLM:
         device: str = "auto",
         weights: Literal["auto", "dummy"] = "auto",
         tokenizer: str | Path | None = None,
+        admission: str = "continuous",
+        group_size: int | None = None,
+        num_groups: int | None = None,
         gpu_memory: float | None = None,
         memory_fraction: float = 0.9,
         seed: int = 0,
@@ -66,6 +70,7 @@ class LLM:
             raise UserError(f"gpu_memory must be a number of GiB above 0, not {gpu_memory}")
         if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < SEEDS:
             raise UserError(f"seed must be a whole number from 0 to 2^64 - 1, not {seed!r}")
+        self.admission = admission_of(admission, group_size, num_groups)
         self.device = resolve_device(device)
         resolve_dtype(dtype, self.device, None)  # a wrong --dtype is told before any file is opened
         described = describe(None if model is None else str(model), config_only=weights == "dummy")
@@ -92,16 +97,22 @@ class LLM:
         if self.spec.encoder:
             raise UserError(f"{self.spec.name} is an encoder: it embeds text and does not generate; use a decoder model")
         if self._engine is None:
-            budget = kv_budget(
-                self.spec,
-                self.device,
-                self.dtype,
-                tokens=PREFILL_TOKENS,
-                fraction=self._memory_fraction,
-                limit_bytes=None if self._gpu_memory is None else int(self._gpu_memory * 2**30),
-            )
-            self._engine = Engine(self.model, kv_bytes=budget, prefill_tokens=PREFILL_TOKENS)
+            self._engine = Engine(self.model, pages=self.room(seats=SEATS, sweep_tokens=SWEEP_TOKENS), admission=self.admission)
         return self._engine
+
+    def room(self, *, seats: int, sweep_tokens: int) -> int:
+        """Pages of KV cache that the device has memory for now, beside sweeps of so many sequences and tokens.
+
+        Raises UserError if there is memory for none.
+        """
+        return page_budget(
+            self.model,
+            page_size=PAGE_SIZE,
+            seats=seats,
+            sweep_tokens=sweep_tokens,
+            fraction=self._memory_fraction,
+            limit_bytes=None if self._gpu_memory is None else int(self._gpu_memory * 2**30),
+        )
 
     @property
     def context_limit(self) -> int | None:

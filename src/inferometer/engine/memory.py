@@ -1,13 +1,20 @@
-"""Whether a model's weights have room, and how many bytes the KV cache may take on a device that already holds them."""
+"""Whether a model's weights have room, and how many pages the KV cache may have on a device that already holds them."""
 
 from __future__ import annotations
 
+import gc
+
 import torch
 
+from inferometer.engine.engine import Engine
 from inferometer.errors import UserError
 from inferometer.hardware.host_memory import free_host_bytes
 from inferometer.model.parameters import parameter_count
 from inferometer.model.spec import ModelSpec
+from inferometer.nn.cache import PagedCache
+from inferometer.nn.transformer import Transformer
+from inferometer.schedule.request import Request
+from inferometer.schedule.sampling import SamplingParams
 
 
 class WeightsTooLargeError(UserError, MemoryError):
@@ -31,32 +38,69 @@ def check_weights(spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> 
         )
 
 
-def kv_budget(spec: ModelSpec, device: torch.device, dtype: torch.dtype, *, tokens: int, fraction: float, limit_bytes: int | None) -> int:
-    """Bytes left for the KV cache.
+def page_budget(model: Transformer, *, page_size: int, seats: int, sweep_tokens: int, fraction: float, limit_bytes: int | None) -> int:
+    """Pages for which there is room.
 
-    tokens: the most tokens of one sweep, whose activations need room as well. fraction: share of the memory that is free now, of
-    the whole device on a GPU. limit_bytes: a cap on everything the process takes there (--gpu-memory), weights included.
-    Raises UserError if nothing is left.
+    seats, sweep_tokens: the most sequences that run together and the most tokens of a sweep, for whose worst case room is left.
+    fraction: share of the memory that is free now, of the whole device on a GPU. limit_bytes: a cap on everything the process takes
+    there (--gpu-memory), weights included; on a CPU a cap on the pages. Raises UserError if there is room for none.
     """
     if not 0 < fraction <= 1:
         raise UserError(f"memory_fraction must be above 0 and at most 1, not {fraction}")
+    spec, device = model.spec, model.device
     if device.type == "cuda":
-        free, total = torch.cuda.mem_get_info(device)
-        reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        available = int(free + reusable - (1 - fraction) * total)
-        if limit_bytes is not None:
-            available = min(available, limit_bytes - torch.cuda.memory_allocated(device))
+        left = _left_on_gpu(model, page_size, seats, sweep_tokens, fraction, limit_bytes)
     else:
-        available = int(free_host_bytes() * fraction)
-        if limit_bytes is not None:
-            available = min(available, limit_bytes)
-    left = available - activation_bytes(spec, dtype, tokens)
-    if left <= 0:
+        left = int(free_host_bytes() * fraction)
+        left = (left if limit_bytes is None else min(left, limit_bytes)) - activation_bytes(spec, model.dtype, sweep_tokens)
+    pages = left // (page_size * PagedCache.bytes_per_token(spec, model.dtype))
+    if pages < 1:
         raise UserError(
             f"no memory is left for the KV cache beside the weights of {spec.name} on {device.type}; "
             "raise --gpu-memory, use a 16-bit --dtype or a smaller model"
         )
+    return pages
+
+
+def _left_on_gpu(model: Transformer, page_size: int, seats: int, sweep_tokens: int, fraction: float, limit_bytes: int | None) -> int:
+    device = model.device
+    try:
+        passing = worst_sweep_bytes(model, page_size=page_size, seats=seats, sweep_tokens=sweep_tokens)
+    except torch.OutOfMemoryError:
+        return 0
+    finally:
+        gc.collect()
+        torch.cuda.empty_cache()
+    # Twice: what recorded graphs use for their temporaries stays theirs.
+    passing *= 2
+    free, total = torch.cuda.mem_get_info(device)
+    left = int(free - (1 - fraction) * total) - passing
+    if limit_bytes is not None:
+        left = min(left, limit_bytes - torch.cuda.memory_allocated(device) - passing)
     return left
+
+
+def worst_sweep_bytes(model: Transformer, *, page_size: int, seats: int, sweep_tokens: int) -> int:
+    """The most that a sweep takes on a GPU beside weights and pages, measured: as many tokens as may run together, a new token
+    drawn for every seat through all filters, and a prompt that is scored.
+    """
+    device = model.device
+    limit = model.spec.context_limit or sweep_tokens
+    params = SamplingParams(max_new_tokens=1, do_sample=True, temperature=0.9, top_k=50, top_p=0.9, typical_p=0.9, ignore_eos=True)
+    scored = SamplingParams(max_new_tokens=1, prompt_logprobs=True, ignore_eos=True)
+    each = max(1, min(sweep_tokens // (2 * seats), limit - 1))
+    lengths = [each] * min(seats - 1, sweep_tokens // 2) + [max(1, min(sweep_tokens // 2, limit - 1))]
+    pages = sum(-(-length // page_size) for length in lengths)
+    engine = Engine(model, pages=pages, page_size=page_size, seats=seats, sweep_tokens=sweep_tokens, prefix_caching=False, graphs=False)
+    torch.cuda.synchronize(device)
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    for number, length in enumerate(lengths):
+        last = number == len(lengths) - 1
+        engine.add(Request(number, (0,) * length, scored if last else params, number))
+    while engine.has_work:
+        engine.step()
+    return max(0, torch.cuda.max_memory_allocated(device) - before)
 
 
 def activation_bytes(spec: ModelSpec, dtype: torch.dtype, tokens: int) -> int:

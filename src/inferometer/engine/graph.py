@@ -1,0 +1,50 @@
+"""A CUDA graph: work that is recorded once and launched as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+
+class Graph:
+    """A function over tensors at fixed places, recorded at construction (not run) and run by calling.
+
+    The function has run before with the same shapes, so that nothing is compiled or measured while it is recorded; it must not read
+    the device. pool: where its temporary memory comes from, shared with graphs that never run at the same time. Elsewhere than on a
+    GPU a call runs the function.
+
+    torch.cuda.graph would wait for the whole device first; here only the recording stream is ordered behind the current one.
+    """
+
+    def __init__(self, function: Callable[[], None], device: torch.device, pool: Any) -> None:
+        self._run = function
+        if device.type != "cuda":
+            return
+        graph = torch.cuda.CUDAGraph()
+        current = torch.cuda.current_stream(device)
+        recording = _recording_stream(device)
+        recording.wait_stream(current)
+        with torch.cuda.stream(recording):
+            # Relaxed: the allocators may ask about events of work that is still under way, which recording would else forbid.
+            graph.capture_begin(pool=pool, capture_error_mode="relaxed")
+            try:
+                function()
+            finally:
+                graph.capture_end()
+        current.wait_stream(recording)
+        # Not the function: whoever it belongs to may own this graph, and the memory of both should go when the owner goes.
+        self._run = graph.replay
+
+    def __call__(self) -> None:
+        self._run()
+
+
+@lru_cache
+def _recording_stream(device: torch.device) -> torch.cuda.Stream:
+    """One for all graphs of a device: matrix libraries keep a workspace for every stream that they have seen."""
+    stream: Any = torch.cuda.Stream
+    made: torch.cuda.Stream = stream(device)
+    return made

@@ -1,0 +1,134 @@
+"""The runner: launches the sweeps that the scheduler decides on, and waits for nothing.
+
+Tokens stay on the device: every seat's newest one feeds the next sweep, and the host learns of it later, from the flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from inferometer.engine.captured_sampler import CapturedSampler, SamplerGraphs
+from inferometer.engine.decode_graphs import DecodeGraphs
+from inferometer.engine.flight import Flight, Scores, fetch_scores
+from inferometer.engine.graph import Graph
+from inferometer.engine.sampled import Sampled
+from inferometer.engine.sampler import SamplingBatch, sample
+from inferometer.engine.sampling_state import SamplingState
+from inferometer.engine.staging import Staged, pack
+from inferometer.kernels.support import usable
+from inferometer.nn.cache import PagedCache
+from inferometer.nn.transformer import Transformer
+from inferometer.nn.upload import upload
+from inferometer.schedule.sequence import Sequence
+from inferometer.schedule.sweep import Share, Sweep
+
+
+class Runner:
+    """Runs sweeps of one model over one cache.
+
+    seats: most sequences that run together. stride: most pages of one sequence. graphs: whether decode sweeps and their sampling are
+    recorded as CUDA graphs, where the device can.
+    """
+
+    def __init__(self, model: Transformer, cache: PagedCache, *, seats: int, stride: int, graphs: bool) -> None:
+        self.model = model
+        self.cache = cache
+        # One seat more than sequences: rows that only fill up a batch sit there.
+        self._tokens = torch.zeros(seats + 1, dtype=torch.int64, device=model.device)
+        self._table = torch.zeros(seats + 1, stride, dtype=torch.int32, device=model.device)
+        self._sampling = SamplingState(model.spec.vocabulary, model.device)
+        self._decoder: DecodeGraphs | None = None
+        self._samplers: SamplerGraphs | None = None
+        self._pool: Any = None
+        if graphs and usable(model.device):
+            self._pool = torch.cuda.graph_pool_handle()
+            self._decoder = DecodeGraphs(model, cache, self._tokens, self._table, self._pool)
+            self._samplers = SamplerGraphs(model.device)
+
+    @property
+    def recorded(self) -> int:
+        """Graphs of decode sweeps that there are."""
+        return 0 if self._decoder is None else self._decoder.recorded
+
+    def clear(self) -> None:
+        """Forgets all sequences."""
+        self._sampling.clear()
+
+    @torch.inference_mode()
+    def launch(self, sweep: Sweep) -> Flight:
+        """Queues a sweep and the sampling of its tokens on the device."""
+        decoding = [share for share in sweep.shares if share.decodes]
+        decoding.sort(key=lambda share: self._sampling.place(share.sequence))
+        if len(decoding) == len(sweep.shares) and self._decoder is not None:
+            return self._decode(decoding, self._decoder)
+        # Single tokens before the rest: each kind is one launch of attention a layer.
+        rest = sorted((share for share in sweep.shares if not share.decodes), key=lambda share: share.count > 1)
+        shares = [*decoding, *rest]
+        packed, shape = pack(shares, self.cache.page_size)
+        staged = Staged.of(upload(packed, torch.uint8, self.model.device), shape)
+        staged.write_entries(self._table)
+        queries, contexts = tuple(share.count for share in shares), tuple(share.start + share.count for share in shares)
+        hidden = self.model.sweep(staged.batch(self._tokens, self._table, queries, contexts), self.cache)
+        scores = tuple(self._scores(shares, hidden))
+        sampling = [share for share in shares if share.samples]
+        if not sampling:
+            return Flight((), None, scores, _arrival(scores))
+        batch = self._sampling.align([s.sequence for s in decoding], [s.sequence for s in sampling[len(decoding) :]])
+        sampled = sample(self.model.logits(hidden.index_select(0, staged.last)), batch)
+        return self._finish([share.sequence for share in sampling], batch, sampled, staged.sampled_seats, scores)
+
+    def _decode(self, shares: list[Share], decoder: DecodeGraphs) -> Flight:
+        sequences = [share.sequence for share in shares]
+        logits, seats = decoder.run(shares)
+        batch = self._sampling.align(sequences, [])
+        captured = self._samplers.sampler_for(logits.shape[0], batch.plan()) if self._samplers is not None else None
+        if captured is None:
+            sampled = sample(logits[: len(shares)], batch)
+        else:
+            captured.load(batch.plan())
+            self._run(captured, logits)
+            sampled = captured.sampled(len(shares))
+        return self._finish(sequences, batch, sampled, seats[: len(shares)], ())
+
+    def _run(self, sampler: CapturedSampler, logits: Tensor) -> None:
+        if sampler.replay is not None:
+            sampler.replay()
+            return
+        sampler.run(logits)  # this step's sampling, after which everything it needs is compiled
+        sampler.replay = Graph(lambda: sampler.run(logits), self.model.device, self._pool)
+
+    def _finish(
+        self, sequences: Many[Sequence], batch: SamplingBatch, sampled: Sampled, seats: Tensor, scores: tuple[Scores, ...]
+    ) -> Flight:
+        fetched = sampled.fetch()
+        self._tokens.index_copy_(0, seats, sampled.token_ids)
+        batch.update(sampled.token_ids)
+        return Flight(tuple(sequences), fetched, scores, None)
+
+    def _scores(self, shares: Many[Share], hidden: Tensor) -> list[Scores]:
+        """Starts what requests want to know of their prompts: at each position, how likely the next prompt token was."""
+        found = []
+        token = 0
+        for share in shares:
+            sequence = share.sequence
+            first = token + max(share.scored_before - share.start, 0)
+            last = token + min(share.start + share.count, sequence.prompt - 1) - share.start
+            if sequence.request.params.prompt_logprobs and first < last:
+                position = share.start + first - token
+                targets = upload(sequence.tokens[position + 1 : position + 1 + last - first], torch.int64, hidden.device)
+                found.append(fetch_scores(sequence, self.model.log_probabilities(hidden[first:last], targets)))
+            token += share.count
+        return found
+
+
+def _arrival(scores: tuple[Scores, ...]) -> torch.cuda.Event | None:
+    if not scores or not scores[0].logprobs.is_pinned():
+        return None
+    event: Any = torch.cuda.Event
+    arrived: torch.cuda.Event = event()
+    arrived.record()
+    return arrived
