@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from inferometer.bench.backend import Continuation, Prompts
+from inferometer.bench.backend import Continuation, PageUse, Prompts
 from inferometer.schedule.sampling import SamplingParams
 
 VOCABULARY = 50
@@ -30,7 +30,7 @@ class Clock:
 
 class FakeBackend:
     """`fail(what, rows)` is called before each piece of work and may raise; `error` is added to its logits, `drift` to those of
-    the cached path; prefill and decode take the given seconds of `clock`."""
+    the cached path; prefill and decode take the given seconds of `clock`. `pages`: what each run's page_use says in turn."""
 
     stack_version = "1"
     device = torch.device("cpu")
@@ -47,13 +47,17 @@ class FakeBackend:
         drift: float = 0.0,
         missing: int = 0,
         encoder: bool = False,
+        phased: bool = True,
+        pages: Sequence[PageUse | None] = (None,),
         journal: list[tuple[str, str]] | None = None,
     ) -> None:
         self.name = name
         self.encoder = encoder
         self.output_width = VOCABULARY
         self.resident_bytes = 0
+        self.phased = phased
         self.closed = self.abandoned = 0
+        self._pages, self._runs = pages, 0
         self._clock = clock or Clock()
         self._prefill_s, self._decode_s = list(prefill_s), list(decode_s)
         self._prefills = self._decodes = 0
@@ -80,7 +84,17 @@ class FakeBackend:
         self._clock.sleep(self._decode_s[self._decodes % len(self._decode_s)])
         self._decodes += 1
 
+    def generate(self, prompts: Prompts, params: SamplingParams) -> None:
+        self._journal.append((self.name, "generate"))
+        self.prefill(prompts, params)
+        for _ in range(params.max_new_tokens - 1):
+            self.decode()
+
+    def page_use(self) -> PageUse | None:
+        return self._pages[(self._runs - 1) % len(self._pages)]
+
     def finish(self) -> Sequence[Sequence[int]]:
+        self._runs += 1
         rows, self._rows = self._rows, []
         return [row[: len(row) - self._missing] for row in rows]
 

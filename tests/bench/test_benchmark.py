@@ -16,6 +16,7 @@ from inferometer.bench.native import NativeBackend
 from inferometer.bench.prompts import random_prompts
 from inferometer.bench.record import Record
 from inferometer.bench.request import BenchRequest
+from inferometer.engine.llm import LLM
 from inferometer.errors import UserError
 from inferometer.model.config import read_spec
 from inferometer.model.description import describe
@@ -116,7 +117,8 @@ def test_a_batch_that_the_cache_cannot_hold_is_oom_and_the_others_run(tmp_path: 
     assert 10**6 // 8 * 13 * per_token > gibibytes * 2**30
     assert [r.status for r in records] == ["ok", "oom", "ok"]
     assert records[1].evidence is not None
-    assert "KV cache" in records[1].evidence
+    assert "125000 x 12 tokens together need 125000 pages of KV cache" in records[1].evidence
+    assert "are available" in records[1].evidence
     assert records[0].memory_limit == 2**25
 
 
@@ -124,7 +126,7 @@ def test_no_room_for_any_cache_is_oom(tmp_path: Path) -> None:
     (record,) = run(tiny_model(tmp_path, "llama"), backends=("native",), batch_sizes=(1,), gpu_memory=1e-6)
     assert record.status == "oom"
     assert record.evidence is not None
-    assert "no memory is left for the KV cache" in record.evidence
+    assert "pages of KV cache: 1 needed, 0 available; no memory is left for the KV cache" in record.evidence
     assert "and then" not in record.evidence
 
 
@@ -187,6 +189,14 @@ def request(**changes: Any) -> BenchRequest:
         ({"loss": True}, "add --forward-only"),
         ({"loss": True, "forward_only": True, "sequence_length": 1}, "--sequence-length 2"),
         ({"watermark": True, "backends": ("hf",)}, "--watermark"),
+        ({"admission": "zigzag", "backends": ("native", "hf")}, "--admission .* --backend hf"),
+        ({"admission": "zigzag", "forward_only": True}, "--admission .* --forward-only"),
+        ({"admission": "spiral"}, "--admission must be one of"),
+        ({"admission": "continuous", "group_size": 4}, "--group-size means nothing to --admission continuous"),
+        ({"admission": "row", "num_groups": 2}, "--num-groups must be 1"),
+        ({"admission": "zigzag", "group_size": 0}, "--group-size must be"),
+        ({"group_size": 4}, "--group-size goes with"),
+        ({"num_groups": 4}, "--num-groups goes with"),
     ],
 )
 def test_what_no_model_could_do_is_refused(changes: dict[str, Any], words: str) -> None:
@@ -212,6 +222,67 @@ def test_rounds_are_batch_sizes_of_all_backends() -> None:
     ]
     assert rounds[0][0].memory_limit == 3 * 2**29
     assert rounds[0][0].top_k == 3
+
+
+def test_an_admission_is_part_of_the_question_and_so_is_its_group_size() -> None:
+    def cases(**changes: Any) -> tuple[Any, ...]:
+        ((case,),) = request(**changes).rounds(spec(), dtype="float32", device="cpu", device_name=None)
+        return case.admission, case.group_size, case.num_groups, case.case_id
+
+    assert cases()[:3] == (None, None, None)
+    assert cases(admission="continuous")[:3] == ("continuous", None, None)
+    assert cases(admission="zigzag")[:3] == ("zigzag", 8, None)
+    assert cases(admission="zigzag") == cases(admission="zigzag", group_size=8)
+    assert len({cases(**given)[3] for given in ({}, {"admission": "zigzag"}, {"admission": "zigzag", "num_groups": 2})}) == 3
+
+
+def test_an_encoder_has_no_admission() -> None:
+    with pytest.raises(UserError, match=r"--admission .* tiny is an encoder"):
+        request(admission="zigzag").check_model(read_spec(CONFIGS["bert"], "tiny"))
+
+
+@pytest.mark.parametrize(
+    ("admission", "more", "phased", "peak"),
+    [
+        (None, {}, True, 12),
+        ("zigzag", {"group_size": 2}, True, 12),
+        ("zigzag", {"group_size": 2, "num_groups": 2}, False, 8),
+        ("diagonal", {"group_size": 2}, False, 12),
+        ("diagonal", {"group_size": 2, "num_groups": 1}, False, 4),
+        ("row", {"group_size": 3}, False, 6),
+        ("continuous", {}, False, 12),
+    ],
+)
+def test_an_admission_is_run_and_its_pages_are_counted(
+    tmp_path: Path, admission: str | None, more: dict[str, int], phased: bool, peak: int
+) -> None:
+    """Six rows of two pages, the second from the seventh generated token on."""
+    (record,) = run(
+        tiny_model(tmp_path, "llama"),
+        backends=("native",), batch_sizes=(6,), sequence_length=10, decode_length=12, admission=admission, **more,
+    )  # fmt: skip
+    assert record.status == "ok", record.evidence
+    assert record.checked is not None
+    assert record.checked.passed
+    assert (record.admission, record.group_size, record.num_groups) == (admission, more.get("group_size"), more.get("num_groups"))
+    assert (record.prefill_ms is not None, record.decode_token_ms is not None) == (phased, phased)
+    assert record.total_ms is not None
+    assert record.throughput.total_tok_s is not None
+    assert (record.pages_peak, record.page_size) == (peak, 16)
+
+
+def test_every_row_has_its_pages_or_the_case_is_oom_while_groups_make_do_with_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LLM, "room", lambda llm, *, seats, sweep_tokens: 7)
+    asked: dict[str, Any] = {"backends": ("native",), "batch_sizes": (3, 4), "sequence_length": 10, "decode_length": 12}
+    fits, refused = run(tiny_model(tmp_path, "llama"), **asked)
+    assert (fits.status, fits.pages_peak, refused.status, refused.pages_peak) == ("ok", 6, "oom", None)
+    assert "4 x 21 tokens together need 8 pages of KV cache" in str(refused.evidence)
+    assert "7 (0.00 GiB) are available" in str(refused.evidence)
+    whole, blocks = run(tiny_model(tmp_path, "llama"), admission="zigzag", group_size=2, **asked)
+    assert (whole.status, blocks.status) == ("ok", "ok")
+    assert (whole.prefill_ms is not None, blocks.prefill_ms is not None) == (True, False)
+    assert blocks.pages_peak == 4
+    assert [r.status for r in run(tiny_model(tmp_path, "llama"), admission="row", group_size=4, **asked)] == ["ok", "oom"]
 
 
 def test_a_model_larger_than_the_hosts_memory_is_a_row_that_says_so() -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from fake_backend import FakeBackend
 
+from inferometer.bench.backend import Continuation, Prompts
 from inferometer.bench.check import ReferenceFailedError, check, relative_error
 from inferometer.bench.record import Checked
 
@@ -93,3 +94,26 @@ def test_the_error_is_relative_to_the_largest_value() -> None:
     ours, theirs = torch.tensor([1.0, 50.5]), torch.tensor([1.0, -100.0])
     assert relative_error(ours, theirs) == pytest.approx(1.505)
     assert relative_error(torch.zeros(2), torch.zeros(2)) == 0
+
+
+def test_rows_from_all_over_the_batch_are_compared() -> None:
+    """A group that goes wrong anywhere in it must not pass for its place."""
+    prompts = [[row, 2, 3, 4, 5] for row in range(12)]
+
+    class Wrong(FakeBackend):
+        """Tells the wrong log-probabilities of one row."""
+
+        def __init__(self, row: int) -> None:
+            super().__init__()
+            self._row = row
+
+        def continuation(self, prompts: Prompts, steps: int) -> Continuation:
+            told = super().continuation(prompts, steps)
+            rows = [[p - 50.0 for p in row] if place == self._row else row for place, row in enumerate(told.log_probabilities)]
+            return Continuation(told.tokens, tuple(map(tuple, rows)))
+
+    def passed(row: int, together: int) -> bool:
+        return check(Wrong(row), None, prompts, dtype=torch.float32, steps=2, loss=False, together=together).passed
+
+    assert [row for row in range(12) if not passed(row, 12)] == [0, 3, 7, 11]
+    assert [row for row in range(12) if not passed(row, 1)] == [0, 1, 2, 3]

@@ -70,3 +70,15 @@ def test_a_silent_or_broken_counter_gives_the_reason(joules: list[float | None],
     result = measured(joules, gpu=gpu).result(tokens=8)
     assert result["j_per_token"] is None
     assert reason in result["basis"]
+
+
+def test_a_run_without_phases_has_energy_a_token_and_no_more() -> None:
+    meter = EnergyMeter(Sensors([0, 10, 50, 80], step_s=2, gpu=True), gpu=True)  # type: ignore[arg-type]
+    for _ in range(2):
+        meter.mark()
+        meter.mark()
+        meter.take()
+    result = meter.result(tokens=8)
+    assert result["prefill_j"] is result["decode_j"] is None
+    assert result["j_per_token"] == pytest.approx(20 / 8)
+    assert "share sweeps" in result["basis"]

@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from inferometer.bench.failures import evidence_of, status_of
-from inferometer.engine.engine import CacheTooSmallError
+from inferometer.bench.failures import CacheTooSmallError, evidence_of, status_of
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from example_records import failed, record
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferometer.bench.record import Bound, Checked, PeakMemory, Predicted, Record
+from inferometer.bench.record import Bound, Checked, PeakMemory, Predicted, Record, throughput, work
 from inferometer.bench.statistics import Summary
 
 # The names that design.md promises to others.
@@ -126,3 +126,19 @@ def test_another_schema_and_unknown_names_are_refused() -> None:
         Record.from_json({**value, "speed": 1})
     with pytest.raises(ValueError, match="not a record"):
         Record.from_json({})
+
+
+def test_prefill_and_decode_that_share_sweeps_have_the_total_alone() -> None:
+    total = Summary.of([50.0, 56.0])
+    phases = dict.fromkeys(("prefill_ms", "decode_total_ms", "forward_ms"))
+    rates = throughput(work(batch_size=2, sequence_length=7, steps=4, total_ms=total, **phases))
+    absent = dict.fromkeys(("prefill_ms", "decode_total_ms", "decode_token_ms"))
+    made = record(**absent, total_ms=total, throughput=rates, admission="diagonal", group_size=1, pages_peak=3, page_size=16)
+    assert Record.from_json(json.loads(json.dumps(made.to_json()))) == made
+    assert made.throughput.total_tok_s == pytest.approx((10 / 0.050 + 10 / 0.056) / 2)
+    with pytest.raises(ValueError, match="no other time"):
+        replace(made, decode_total_ms=Summary.of([40.0, 44.0]))
+    with pytest.raises(ValueError, match="total_ms"):
+        replace(made, total_ms=None)
+    with pytest.raises(ValueError, match="prefill_ms"):
+        replace(made, admission=None)

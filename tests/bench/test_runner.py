@@ -7,10 +7,12 @@ import pytest
 import torch
 from fake_backend import VOCABULARY, Clock, FakeBackend
 
+from inferometer.bench.backend import PageUse
 from inferometer.bench.case import Case
 from inferometer.bench.column import Failure, Unopened
+from inferometer.bench.outlook import Outlook
 from inferometer.bench.prompts import random_prompts
-from inferometer.bench.record import Record
+from inferometer.bench.record import Predicted, Record
 from inferometer.bench.runner import Effort, Runner
 from inferometer.hardware.host_memory import free_host_bytes
 
@@ -39,6 +41,7 @@ def sweep(
     context_limit: int | None = None,
     progress: Count | None = None,
     prompts_for: Callable[[int, int], list[list[int]]] = lambda batch_size, length: random_prompts(0, batch_size, length, VOCABULARY),
+    outlook_of: Callable[[Case], Outlook] = lambda case: Outlook(),
     **case: Any,
 ) -> list[Record]:
     rounds = [
@@ -67,6 +70,7 @@ def sweep(
         device=torch.device("cpu"),
         dtype=torch.float32,
         context_limit=context_limit,
+        outlook_of=outlook_of,
         clock=clock or Clock(),
         progress=progress,
     )
@@ -285,3 +289,65 @@ def test_the_environment_names_no_folder_and_no_host() -> None:
     assert platform.node() not in text or not platform.node()
     assert record.environment["torch"] == torch.__version__
     assert record.environment["cores"] >= 1
+
+
+def test_a_batch_whose_prefill_and_decode_share_sweeps_has_a_time_for_the_whole() -> None:
+    clock, journal = Clock(), []
+    backend = FakeBackend(clock=clock, prefill_s=[9.0, 0.5, 0.25, 1.0], phased=False, journal=journal)
+    (record,) = sweep({"native": backend}, batch_sizes=(2,), clock=clock, admission="diagonal", group_size=1)
+    assert record.status == "ok"
+    assert record.total_ms is not None
+    assert record.total_ms.samples == pytest.approx((1500, 1250, 2000))  # and four steps of 250
+    assert record.prefill_ms is record.decode_token_ms is record.decode_total_ms is None
+    assert record.throughput.total_tok_s == pytest.approx((10 / 1.5 + 10 / 1.25 + 10 / 2) / 3)
+    assert record.throughput.prefill_first_tok_s is record.throughput.decode_tok_s is None
+    assert (record.admission, record.group_size, record.num_groups) == ("diagonal", 1, None)
+    one_run = ["synchronise", "generate", "prefill", "synchronise"]
+    assert [what for _, what in journal] == one_run * 4
+    assert record.energy is not None
+    assert record.energy["prefill_j"] is record.energy["decode_j"] is None
+
+
+def test_the_most_pages_of_the_measured_runs_are_recorded() -> None:
+    clock = Clock()
+    used = [PageUse(pages=20, peak=peak, page_size=16, page_bytes=100) for peak in (19, 7, 12, 9)]
+    backends = {"native": FakeBackend(clock=clock, pages=used), "hf": FakeBackend("hf", clock=clock)}
+    native, hf = sweep(backends, batch_sizes=(1,), clock=clock)
+    assert (native.pages_peak, native.page_size) == (12, 16)  # the warm-up's 19 is none of them
+    assert (hf.pages_peak, hf.page_size) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("phased", "admission", "expected"),
+    [(True, None, True), (True, "zigzag", True), (False, "zigzag", False), (False, "diagonal", False)],
+)
+def test_the_outlook_is_that_of_a_batch_that_runs_as_a_whole(phased: bool, admission: str | None, expected: bool) -> None:
+    asked: list[Case] = []
+
+    def outlook_of(case: Case) -> Outlook:
+        asked.append(case)
+        return Outlook(predicted=Predicted(peak_memory_bytes=7))
+
+    clock = Clock()
+    (record,) = sweep(
+        {"native": FakeBackend(clock=clock, phased=phased)},
+        batch_sizes=(1,), clock=clock, admission=admission, outlook_of=outlook_of,
+    )  # fmt: skip
+    assert record.status == "ok"
+    assert (record.predicted is not None) == expected
+    assert bool(asked) == expected
+
+
+def test_a_batch_is_checked_as_it_is_timed() -> None:
+    """All its rows decode side by side; a forward alone needs no cache for them all."""
+    together: list[int] = []
+
+    class Watched(FakeBackend):
+        def continuation(self, prompts: Any, steps: int) -> Any:
+            together.append(len(prompts))
+            return super().continuation(prompts, steps)
+
+    clock = Clock()
+    sweep({"native": Watched(clock=clock)}, batch_sizes=(9,), clock=clock)
+    sweep({"native": Watched(clock=clock)}, batch_sizes=(9,), clock=clock, decode_length=None)
+    assert together == [9, 4]

@@ -155,3 +155,37 @@ def test_a_full_disk_costs_the_file_and_not_the_measurement(tmp_path: Path, caps
     out, err = capsys.readouterr()
     assert len(json.loads(out)["records"]) == 2
     assert err == "inferometer: error: --output /dev/full: No space left on device; 0 of 2 records are in it\n"
+
+
+def test_an_admission_by_its_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--batch-size", "4", "--admission", "diagonal", "--group-size", "2", "--num-groups", "2"]
+    assert main([*arguments(tmp_path), *given, "--json"]) == 0
+    records = [Record.from_json(value) for value in json.loads(capsys.readouterr().out)["records"]]
+    assert [(r.admission, r.group_size, r.num_groups, r.status) for r in records] == [("diagonal", 2, 2, "ok")] * 3
+    assert all(r.total_ms is not None and r.prefill_ms is None and r.pages_peak == r.batch_size for r in records)
+    assert main([*arguments(tmp_path), *given]) == 0
+    out = capsys.readouterr().out
+    assert "| Admission          | diagonal" in out
+    assert "| Total | 1 " in out
+    assert "| Prefill" not in out
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--admission", "spiral"], "--admission"),
+        (["--admission", "zigzag", "--backend", "hf"], "--backend hf"),
+        (["--admission", "zigzag", "--forward-only"], "--forward-only"),
+        (["--admission", "continuous", "--num-groups", "2"], "--num-groups"),
+        (["--admission", "row", "--num-groups", "2"], "--num-groups"),
+        (["--admission", "zigzag", "--group-size", "0"], "--group-size"),
+        (["--group-size", "2"], "--group-size"),
+    ],
+)
+def test_an_admission_that_means_nothing_is_one_line(
+    tmp_path: Path, more: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments(tmp_path), *more]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert words in err

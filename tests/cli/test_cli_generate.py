@@ -3,13 +3,17 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from inferometer.cli.generate import _print
 from inferometer.cli.main import main
+from inferometer.engine.engine import Engine
 from inferometer.model.store import locate
+from inferometer.schedule.admission import Admission
 from inferometer.schedule.completion import Completion, StreamedToken
+from inferometer.schedule.groups import Diagonal
 from tiny_models import tiny_model
 
 
@@ -111,3 +115,52 @@ def test_text_is_written_as_it_comes(capsys: pytest.CaptureFixture[str]) -> None
 def test_the_embedded_model_knows_the_capital(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "The capital of France is", "--raw", "--max-new-tokens", "2", "--dtype", "float32"]) == 0
     assert capsys.readouterr().out.startswith(" Paris.")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["--admission", "continuous"],
+        ["--admission", "zigzag", "--group-size", "2"],
+        ["--admission", "diagonal", "--group-size", "1", "--num-groups", "2"],
+        ["--admission", "row"],
+    ],
+)
+def test_an_admission_changes_no_token(tmp_path: Path, more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    texts = []
+    for given in ([], more):
+        assert main(arguments(tmp_path, "one", "two or", "three", "four of them", "--json", *given)) == 0
+        texts.append([c["token_ids"] for c in json.loads(capsys.readouterr().out)["completions"]])
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--admission", "spiral"], "--admission"),
+        (["--group-size", "2"], "--group-size"),
+        (["--num-groups", "2"], "--num-groups"),
+        (["--admission", "row", "--num-groups", "2"], "--num-groups"),
+        (["--admission", "diagonal", "--group-size", "0"], "--group-size"),
+    ],
+)
+def test_an_admission_that_means_nothing_is_refused_by_its_flag(
+    tmp_path: Path, more: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments(tmp_path, "one", *more)) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert words in err
+
+
+def test_the_admission_reaches_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Admission] = []
+    started = Engine.__init__
+
+    def watched(engine: Engine, *given: Any, **options: Any) -> None:
+        seen.append(options["admission"])
+        started(engine, *given, **options)
+
+    monkeypatch.setattr(Engine, "__init__", watched)
+    assert main(arguments(tmp_path, "one", "--admission", "diagonal", "--group-size", "3", "--num-groups", "2")) == 0
+    assert seen == [Diagonal(3, 2)]

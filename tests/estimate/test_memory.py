@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inferometer.estimate.memory import Workload, largest_batch, logit_bytes, memory
+from inferometer.estimate.memory import Workload, activation_bytes, kv_bytes, largest_batch, logit_bytes, memory
 from inferometer.estimate.stack import STACKS
 from inferometer.hardware.catalogue import find_device
 from inferometer.model.formats import Formats, kv_bytes_per_token
@@ -34,6 +34,37 @@ def test_weights_and_cache_by_hand() -> None:
     assert found.device_bytes == found.peak_bytes + found.context
 
 
+@pytest.mark.parametrize(("length", "generated", "pages"), [(1, 1, 1), (16, 1, 1), (16, 2, 2), (10, 7, 1), (10, 8, 2), (512, 32, 34)])
+def test_a_sequence_holds_whole_pages_of_all_but_its_last_token(length: int, generated: int, pages: int) -> None:
+    spec, asked = _spec("opt-1.3b"), Workload(batch=3, length=length, generated=generated)
+    assert kv_bytes(spec, Formats(), NATIVE, asked) == 3 * pages * 16 * 2 * 24 * 2048 * 2
+    assert kv_bytes(spec, Formats(), NATIVE, replace(asked, generated=0)) == 0
+    held = 3 * (length + generated) * 2 * 24 * 2048 * 2
+    assert kv_bytes(spec, Formats(), HF, asked) == held + held // 48
+
+
+def test_prompts_run_in_sweeps_of_limited_size() -> None:
+    spec = _spec("opt-1.3b")
+
+    def activations(batch: int, length: int, generated: int) -> int:
+        return activation_bytes(spec, Formats(), NATIVE, Workload(batch=batch, length=length, generated=generated))
+
+    full = activations(1, 8192, 0)
+    assert activations(8, 1024, 8) == activations(64, 1024, 8) == full
+    assert activations(7, 1024, 8) < full
+    assert activations(64, 1024, 0) == 8 * full  # a forward alone is one sweep
+    assert activations(10_000, 1024, 8) == activations(1, 10_000, 0)  # all rows decode together
+
+
+def test_a_gpus_pages_need_no_bias_in_memory() -> None:
+    spec, asked = _spec("bloom-560m"), Workload(batch=2, length=256, generated=4)
+
+    def activations(**where: bool) -> int:
+        return activation_bytes(spec, Formats(), NATIVE, asked, **where)
+
+    assert activations(cpu=True) - activations(cpu=False) == 16 * 256 * 256 * 2
+
+
 def test_a_layers_largest_moment_by_hand() -> None:
     # OPT: the layer's input, the residual after attention, the norm's output, the inner width before and after its activation.
     spec = _spec("opt-1.3b")
@@ -52,7 +83,7 @@ def test_logits_by_the_path_of_the_loss() -> None:
     assert logit_bytes(opt, formats, HF, asked) == 10 * 6 * opt.vocabulary
     assert logit_bytes(llama, formats, FORWARD, asked) == 4 * 6 * llama.vocabulary * 2
     assert logit_bytes(opt, formats, FORWARD, replace(asked, loss=False)) == 6 * opt.vocabulary * 2
-    assert logit_bytes(opt, formats, NATIVE, Workload(batch=16, length=1024, loss=True)) == 1024 * opt.vocabulary * 10
+    assert logit_bytes(opt, formats, NATIVE, Workload(batch=16, length=1024, loss=True)) == 256 * opt.vocabulary * 10
     assert logit_bytes(_spec("bert-base"), formats, NATIVE, asked) == 0
 
 

@@ -19,6 +19,7 @@ def made(
     batch_size: int = 1,
     decode_length: int | None = 8,
     forward: Sequence[float] = (),
+    total: Sequence[float] = (),
     **changes: Any,
 ) -> Record:
     """A record of these samples in milliseconds; one without any is a failure, whose status and evidence `changes` gives."""
@@ -30,6 +31,8 @@ def made(
         times["decode_token_ms"] = Summary.of(token)
         times["decode_total_ms"] = Summary.of([steps * t for t in token])
         times["total_ms"] = Summary.of([p + steps * t for p, t in zip(prefill, token, strict=True)])
+    if total:
+        times["total_ms"] = Summary.of(total)
     if forward:
         times["forward_ms"] = Summary.of(forward)
     counted = {name: times.get(name) for name in ("prefill_ms", "decode_total_ms", "total_ms", "forward_ms")}
@@ -49,7 +52,7 @@ def made(
         "decode_length": decode_length,
         "forward_only": decode_length is None,
         "sampling": UNSET,
-        "runs": len(prefill or forward) or 10,
+        "runs": len(prefill or total or forward) or 10,
         "warmups": 1,
         "status": "ok",
         "throughput": throughput(work(batch_size=batch_size, sequence_length=1024, steps=steps, **counted)),

@@ -179,3 +179,38 @@ def test_the_notes_tell_first_tokens_from_prompt_tokens_and_what_was_checked() -
 def test_nothing_is_no_report() -> None:
     with pytest.raises(ValueError, match="at least one"):
         document([])
+
+
+def test_an_admission_is_told_and_has_a_total() -> None:
+    phased = made([10.0], [2.0], admission="zigzag", group_size=8, pages_peak=12, page_size=16)
+    assert [row[0] for row in cells(parameter_table(phased))[-3:]] == ["Admission", "Group Size", "Num Groups"]
+    assert [row[1] for row in cells(parameter_table(phased))[-3:]] == ["zigzag", "8", "None"]
+    assert [row[0] for row in cells(latency_table([phased]))[1:]] == ["Prefill", "Decode (token)", "Decode (total)", "Total"]
+    assert [row[0] for row in cells(throughput_table([phased]))[1:]] == ["Prefill", "Decode", "Total"]
+    text = notes([phased])
+    assert "Total: from the first prompt to the last token" in text
+    assert "as many forwards as they take" in text
+    assert "peak of pages 12 (of 16 tokens)" in text
+
+
+def test_prefill_and_decode_that_share_sweeps_are_one_row_group() -> None:
+    records = [
+        made(total=[100.0, 50.0], admission="diagonal", group_size=8),
+        made(batch_size=2, admission="diagonal", group_size=8, status="oom", evidence="x"),
+    ]
+    bounded = replace(records[0], bound=Bound(basis="datasheet"), predicted=Predicted())
+    assert [row[:3] for row in cells(latency_table(records))[1:]] == [["Total", "1", "75.00 ms"], ["", "2", "OOM"]]
+    assert cells(latency_table([bounded]))[1][-3:] == ["-", "-", "-"]
+    assert [row[:3] for row in cells(throughput_table(records))[1:]] == [["Total", "1", "120.00 tokens/secs"], ["", "2", "OOM"]]
+    text = document(records)
+    assert "some rows decoded while others were prefilled" in text
+    assert "Prefill:" not in text
+    assert "Decode (" not in text
+
+
+def test_a_block_that_did_not_fit_as_a_whole_stands_beside_those_that_did() -> None:
+    whole = made([10.0], [2.0], admission="zigzag", group_size=1)
+    blocks = made(total=[50.0], batch_size=2, admission="zigzag", group_size=1)
+    latency = cells(latency_table([whole, blocks]))
+    assert [row[2] for row in latency if row[1] == "2"] == ["-", "-", "-", "50.00 ms"]
+    assert [row[2] for row in cells(throughput_table([whole, blocks])) if row[1] == "2"] == ["-", "-", "320.00 tokens/secs"]

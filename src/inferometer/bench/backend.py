@@ -23,8 +23,19 @@ class Continuation:
     log_probabilities: tuple[tuple[float, ...], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class PageUse:
+    """A paged KV cache: the pages it has, the most that a batch had in use at once, tokens and bytes of a page over all layers."""
+
+    pages: int
+    peak: int
+    page_size: int
+    page_bytes: int
+
+
 class Backend(Protocol):
-    """One loaded model. A batch runs `prefill`, any number of `decode` and `finish`; `abandon` drops it after a failure.
+    """One loaded model. A batch runs `prefill`, any number of `decode` and `finish`, or `generate` and `finish`; `abandon` drops it
+    after a failure.
 
     Work may still be queued on the device when a call returns; `synchronise` waits for it. Every row of a batch has the same length.
     `output_width` is the vocabulary (an encoder's hidden size).
@@ -41,16 +52,31 @@ class Backend(Protocol):
         """Bytes that it keeps on the device between batches: weights, and a cache that it does not give back."""
         ...
 
+    @property
+    def phased(self) -> bool:
+        """Whether batches such as were prepared for compute all prompts before anything decodes, so that the two have times of their
+        own.
+        """
+        ...
+
     def prepare(self, rows: int, tokens: int) -> None:
-        """Makes room for batches of `rows` sequences of up to `tokens` tokens, all together; raises where there is none."""
+        """Makes room for batches of `rows` sequences of up to `tokens` tokens; raises where there is none."""
         ...
 
     def prefill(self, prompts: Prompts, params: SamplingParams) -> None:
-        """One forward over the prompts and the first token of every row."""
+        """All prompts and the first token of every row."""
         ...
 
     def decode(self) -> None:
         """One more token for every row, whatever the last one was."""
+        ...
+
+    def generate(self, prompts: Prompts, params: SamplingParams) -> None:
+        """All prompts and all tokens of every row, in the backend's own order."""
+        ...
+
+    def page_use(self) -> PageUse | None:
+        """The pages of the last batch; None without a paged cache."""
         ...
 
     def finish(self) -> Sequence[Sequence[int]]:

@@ -122,7 +122,7 @@ def _native(request: BenchRequest, device: torch.device, dtype: torch.dtype) -> 
         gpu_memory=request.gpu_memory,
         seed=request.seed,
     )
-    return NativeBackend(llm)
+    return NativeBackend(llm, request.order())
 
 
 def _hf(request: BenchRequest, description: ModelDescription, device: torch.device, dtype: torch.dtype) -> Reference:

@@ -45,17 +45,20 @@ class _Outputs:
     loss: float | None
 
 
-def check(backend: Backend, reference: Reference | None, prompts: Prompts, *, dtype: torch.dtype, steps: int, loss: bool) -> Checked:
+def check(
+    backend: Backend, reference: Reference | None, prompts: Prompts, *, dtype: torch.dtype, steps: int, loss: bool, together: int = 1
+) -> Checked:
     """Compares `backend` with `reference` on `prompts`, or with itself by another path if that is None.
 
     Against a reference: the output after the last position of every row (of a decoder), and the outputs at every position of as
     many tokens as memory allows. With `steps`: the log-probabilities of that many tokens decoded greedily through the cache, against
-    those that one forward gives the same tokens, each of which must be the best to within the tolerance. An encoder against itself:
+    those that one forward gives the same tokens, each of which must be the best to within the tolerance; at least `together` rows are
+    decoded side by side, and a few from among them compared. An encoder against itself:
     rows in a batch against the same rows alone. With `loss`: the loss against one computed here from the logits. An infinity or a
     NaN anywhere fails. Raises ReferenceFailedError where the reference raises.
     """
     # The backend goes first: the reference in float32 takes memory that a large batch may need.
-    outputs = _outputs(backend, prompts, against_itself=reference is None, steps=steps, loss=loss)
+    outputs = _outputs(backend, prompts, against_itself=reference is None, steps=steps, loss=loss, together=together)
     if reference is None:
         errors = _errors(outputs, backend)
         if backend.encoder:
@@ -80,10 +83,17 @@ def check(backend: Backend, reference: Reference | None, prompts: Prompts, *, dt
     )
 
 
-def _outputs(backend: Backend, prompts: Prompts, *, against_itself: bool, steps: int, loss: bool) -> _Outputs:
+def _outputs(backend: Backend, prompts: Prompts, *, against_itself: bool, steps: int, loss: bool, together: int) -> _Outputs:
     some = _within_budget(prompts, backend.output_width)
     short = _within_budget(prompts, backend.output_width, extra=steps)
-    last = everywhere = None
+    last = everywhere = continued = None
+    if steps:
+        side_by_side = [prompt[: len(short[0])] for prompt in prompts[: max(together, len(short))]]
+        continued = backend.continuation(side_by_side, steps)
+        # From the first to the last, so that rows of several groups are among them.
+        rows = [row * (len(side_by_side) - 1) // max(len(short) - 1, 1) for row in range(len(short))]
+        short = [side_by_side[row] for row in rows]
+        continued = Continuation(tuple(continued.tokens[row] for row in rows), tuple(continued.log_probabilities[row] for row in rows))
     if not against_itself:
         everywhere = backend.logits(some, last_only=False)
         if not backend.encoder:
@@ -95,7 +105,7 @@ def _outputs(backend: Backend, prompts: Prompts, *, against_itself: bool, steps:
         last=last,
         everywhere=everywhere,
         short=short,
-        continued=backend.continuation(short, steps) if steps else None,
+        continued=continued,
         loss=backend.forward(some, loss=True) if loss else None,
     )
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from inferometer.bench.backend import Backend
+from inferometer.bench.backend import Backend, PageUse
 from inferometer.bench.case import Case
 from inferometer.bench.energy import EnergyMeter
 from inferometer.bench.memory import PeakMeter
 from inferometer.bench.record import Checked
 from inferometer.bench.statistics import Summary
+from inferometer.bench.timed_run import Times
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,10 @@ class Unopened:
 
 @dataclass(slots=True)
 class Column:
-    """One backend's part of a batch size, as it fills up. Times in seconds."""
+    """One backend's part of a batch size, as it fills up. Times in seconds.
+
+    whole: of runs whose prefill and decode have no times of their own. pages: of the run that had the most in use.
+    """
 
     case: Case
     backend: Backend
@@ -39,12 +43,29 @@ class Column:
     energy: EnergyMeter
     prefill: list[float] = field(default_factory=list)
     decode: list[float] = field(default_factory=list)
+    whole: list[float] = field(default_factory=list)
     forward: list[float] = field(default_factory=list)
+    pages: PageUse | None = None
     checked: Checked | None = None
     failure: Failure | None = None
 
+    def add(self, times: Times, pages: PageUse | None) -> None:
+        """Takes in a measured run."""
+        for samples, seconds in (
+            (self.prefill, times.prefill),
+            (self.decode, times.decode),
+            (self.whole, times.whole),
+            (self.forward, times.forward),
+        ):
+            if seconds is not None:
+                samples.append(seconds)
+        if pages is not None and (self.pages is None or pages.peak > self.pages.peak):
+            self.pages = pages
+
     def times(self) -> dict[str, Summary]:
         """The latencies of the measured runs in milliseconds, by the record's names."""
+        if self.whole:
+            return {"total_ms": Summary.of(1000 * s for s in self.whole)}
         milliseconds = {
             "prefill_ms": [1000 * s for s in self.prefill],
             "decode_total_ms": [1000 * s for s in self.decode],

@@ -24,6 +24,8 @@ class EnergyMeter:
     decode: float | None = 0.0
     prefill_s: float = 0.0
     decode_s: float = 0.0
+    mixed: float | None = 0.0
+    mixed_s: float = 0.0
     runs: int = 0
     reason: str | None = None
     _snapshots: list[Snapshot] = field(default_factory=list)
@@ -42,10 +44,15 @@ class EnergyMeter:
         self._snapshots.clear()
 
     def take(self) -> None:
-        """Adds the run whose three marks were set."""
-        before, between, after = self._snapshots
+        """Adds the run whose marks were set: three, or two if prefill and decode shared its sweeps."""
+        before, *between_phases, after = self._snapshots
         self._snapshots.clear()
         self.runs += 1
+        if not between_phases:
+            self.mixed = self._plus(self.mixed, before, after)
+            self.mixed_s += after.at_s - before.at_s
+            return
+        (between,) = between_phases
         self.prefill, self.decode = self._plus(self.prefill, before, between), self._plus(self.decode, between, after)
         self.prefill_s += between.at_s - before.at_s
         self.decode_s += after.at_s - between.at_s
@@ -54,12 +61,16 @@ class EnergyMeter:
         """The record's `energy`, of one run, which generates (or, in a forward alone, reads) `tokens` in all. Unknown is None."""
         prefill = self.prefill if self.prefill_s >= _SHORTEST_S else None
         decode = self.decode if self.decode_s >= _SHORTEST_S else None
-        whole = None if self.prefill is None or self.decode is None else self.prefill + self.decode
-        if self.prefill_s + self.decode_s < _SHORTEST_S:
+        whole = None
+        if self.prefill is not None and self.decode is not None and self.mixed is not None:
+            whole = self.prefill + self.decode + self.mixed
+        if self.prefill_s + self.decode_s + self.mixed_s < _SHORTEST_S:
             whole = None
         basis = "the GPU's energy counter" if self.gpu else "the processor packages' energy counters"
         if self.reason is not None:
             basis = f"none: {self.reason}"
+        elif self.mixed_s >= _SHORTEST_S:
+            basis += "; prefill and decode share sweeps"
         elif prefill is None or decode is None:
             basis += f"; a phase of less than {_SHORTEST_S:g} s in all runs is too short for it"
         runs = max(self.runs, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from inferometer.engine.engine import CacheTooSmallError
+from inferometer.errors import UserError
 
 _MEMORY_WORDS = (
     "out of memory",
@@ -17,6 +17,10 @@ _MEMORY_WORDS = (
     "std::bad_alloc",
 )
 _EVIDENCE_LENGTH = 400
+
+
+class CacheTooSmallError(UserError):
+    """The KV cache cannot hold what a case asks for; the message says how many pages are needed and how many there are."""
 
 
 def status_of(error: Exception) -> Literal["oom", "error"]:

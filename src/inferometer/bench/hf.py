@@ -11,7 +11,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from inferometer.bench.backend import Continuation, Prompts
+from inferometer.bench.backend import Continuation, PageUse, Prompts
 from inferometer.model.families import family
 from inferometer.model.spec import ModelSpec
 from inferometer.nn.export import fill_hf
@@ -27,6 +27,7 @@ class HFBackend:
     """
 
     name = "hf"
+    phased = True
 
     def __init__(
         self, config: Mapping[str, Any], spec: ModelSpec, source: CheckpointSource, device: torch.device, dtype: torch.dtype
@@ -63,6 +64,16 @@ class HFBackend:
         if self._batch is None:
             raise RuntimeError("decode needs a prefill before it")
         self._batch.step()
+
+    def generate(self, prompts: Prompts, params: SamplingParams) -> None:
+        """The prompts, then step by step."""
+        self.prefill(prompts, params)
+        for _ in range(params.max_new_tokens - 1):
+            self.decode()
+
+    def page_use(self) -> PageUse | None:
+        """None: the cache is one piece a layer."""
+        return None
 
     def finish(self) -> Sequence[Sequence[int]]:
         """The tokens of the batch, which ends."""
@@ -101,13 +112,12 @@ class HFBackend:
     def continuation(self, prompts: Prompts, steps: int) -> Continuation:
         """Greedy, through the cache."""
         batch = _Batch(self._model, self._ids(prompts), SamplingParams(max_new_tokens=steps, ignore_eos=True))
-        scores = [batch.scores]
+        chosen = [batch.chosen()]
         for _ in range(steps - 1):
             batch.step()
-            scores.append(batch.scores)
+            chosen.append(batch.chosen())
         tokens = torch.cat(batch.tokens, 1)
-        chosen = torch.stack(scores, 1).log_softmax(2).gather(2, tokens[:, :, None])[:, :, 0]
-        return Continuation(tuple(map(tuple, tokens.tolist())), tuple(map(tuple, chosen.tolist())))
+        return Continuation(tuple(map(tuple, tokens.tolist())), tuple(map(tuple, torch.cat(chosen, 1).tolist())))
 
     @contextmanager
     def exact(self) -> Iterator[None]:
@@ -154,6 +164,10 @@ class _Batch:
     def step(self) -> None:
         """Feeds the newest token."""
         self._take(self.tokens[-1])
+
+    def chosen(self) -> Tensor:
+        """float32 (rows, 1): the log-probability of each row's newest token."""
+        return self.scores.gather(1, self.tokens[-1]) - self.scores.logsumexp(1, keepdim=True)
 
     def _take(self, ids: Tensor) -> None:
         out = self._model(input_ids=ids, use_cache=True, logits_to_keep=1, **{self._cache_argument: self._cache})

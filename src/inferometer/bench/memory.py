@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from inferometer.bench.backend import PageUse
 from inferometer.bench.record import PeakMemory
 from inferometer.hardware.host_memory import free_host_bytes
 
@@ -76,11 +77,12 @@ class PeakMeter:
         torch.cuda.reset_peak_memory_stats(self._device)
         self._foreign = 0 if self._alone else max(int(torch.cuda.memory_allocated(self._device)) - resident_bytes, 0)
 
-    def stop(self) -> None:
-        """After a run: takes its peak in."""
+    def stop(self, pages: PageUse | None = None) -> None:
+        """After a run: takes its peak in. Of the pool behind `pages` only those count that were in use."""
         if self._device.type != "cuda":
             return
-        allocated = int(torch.cuda.max_memory_allocated(self._device)) - self._foreign
+        idle = 0 if pages is None else (pages.pages - pages.peak) * pages.page_bytes
+        allocated = int(torch.cuda.max_memory_allocated(self._device)) - self._foreign - idle
         reserved = in_use = None
         if self._alone:
             reserved = max(int(torch.cuda.max_memory_reserved(self._device)), self._peak.reserved or 0)

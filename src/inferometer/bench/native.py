@@ -8,63 +8,116 @@ import torch
 from torch import Tensor
 
 from inferometer import __version__
-from inferometer.bench.backend import Continuation, Prompts
+from inferometer.bench.backend import Continuation, PageUse, Prompts
+from inferometer.bench.failures import CacheTooSmallError
+from inferometer.bench.memory import release_caches
 from inferometer.engine.device import synchronise
-from inferometer.engine.engine import CacheTooSmallError, Engine
+from inferometer.engine.engine import PAGE_SIZE, SEATS, SWEEP_TOKENS, Engine
 from inferometer.engine.llm import LLM
 from inferometer.errors import UserError
 from inferometer.nn.batch import prompt_batch
+from inferometer.nn.cache import PagedCache
+from inferometer.schedule.admission import Admission
+from inferometer.schedule.continuous import Continuous
 from inferometer.schedule.emission import Emission
+from inferometer.schedule.groups import Diagonal, Row, Zigzag
 from inferometer.schedule.request import Request, request_seed
 from inferometer.schedule.sampling import SamplingParams
+from inferometer.schedule.sequence import Sequence as Running
 
 
 class NativeBackend:
-    """A loaded LLM as the runner sees it."""
+    """A loaded LLM as the runner sees it, with an engine of its own: no prefix cache, as the same prompts run again and again, and a
+    pool of pages as large as a case needs.
+
+    admission: how the rows of a batch are run; None for one block of them all, which prefills as a whole, decodes as a whole, and must
+    have pages for all rows together. sweep_tokens, lookahead: the engine's.
+    """
 
     name = "native"
     stack_version = __version__
 
-    def __init__(self, llm: LLM) -> None:
+    def __init__(
+        self, llm: LLM, admission: Admission | None = None, *, sweep_tokens: int = SWEEP_TOKENS, lookahead: int | None = None
+    ) -> None:
         self._llm = llm
+        self._admission = admission
+        self._sweep_tokens = sweep_tokens
+        self._lookahead = lookahead
         self._weight_bytes = sum(parameter.nbytes for parameter in llm.model.parameters())
-        self._tokens: list[list[int]] = []
-        self._opened: Engine | None = None
+        self._rooms: dict[int, int] = {}
+        self._engine: Engine | None = None
+        self._sequences: list[Running] = []
+        self._emissions: list[list[Emission]] = []
+        self.phased = True
         self.device = llm.device
         self.encoder = llm.spec.encoder
         self.output_width = llm.spec.hidden if llm.spec.encoder else llm.spec.vocabulary
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes of the weights and of the cache that the engine keeps."""
-        cache = None if self._opened is None else self._opened.cache
-        return self._weight_bytes + (0 if cache is None else cache.keys.nbytes + cache.values.nbytes)
+        """Bytes of the weights and of the engine's pages."""
+        return self._weight_bytes + (0 if self._engine is None else self._engine.pages * self._engine.page_bytes)
 
     def prepare(self, rows: int, tokens: int) -> None:
-        """Takes a cache for exactly this batch; raises CacheTooSmallError where it has no room beside the weights."""
-        self._engine.max_batch = max(self._engine.max_batch, rows)
-        self._engine.reserve(rows, tokens)
+        """Takes as many pages as such a batch can come to use; raises CacheTooSmallError where there is no room.
+
+        Without an admission that is a place for every row's tokens at once. With one it is what its groups hold together, or as much of
+        that as there is room for, but no less than one group (one row, under continuous admission).
+        """
+        self.abandon()
+        if self.device.type == "cuda":
+            release_caches(self.device)  # recorded graphs are part of cycles, and with them the pages of the batch before
+        admission = self._admission or Zigzag(rows, 1)
+        # The last token's keys are never written.
+        each = -(-(tokens - 1) // PAGE_SIZE)
+        least, most = _residents(admission, rows)
+        room = self._require_room(rows, least, tokens - 1, least * each)
+        self.phased = isinstance(admission, Zigzag) and most == rows and room >= rows * each
+        self._engine = Engine(
+            self._llm.model,
+            pages=min(most * each, room),
+            page_size=PAGE_SIZE,
+            seats=rows,
+            sweep_tokens=max(self._sweep_tokens, rows),
+            admission=admission,
+            prefix_caching=False,
+            lookahead=self._lookahead,
+        )
 
     def prefill(self, prompts: Prompts, params: SamplingParams) -> None:
-        """One sweep over all prompts, which emits the first tokens."""
-        self._tokens = [[] for _ in prompts]
-        self._take(self._start(prompts, params))
+        """As many sweeps as the prompts take; the last of them samples the last row's first token."""
+        self._start(prompts, params)
+        for sequence in self._sequences:
+            while not sequence.launched:
+                self._step()
 
     def decode(self) -> None:
-        """One sweep of a token a row."""
-        self._take(self._step(len(self._tokens)))
+        """One sweep of a token a row. On a GPU what it reads are the tokens of the sweep before it."""
+        self._step()
+
+    def generate(self, prompts: Prompts, params: SamplingParams) -> None:
+        """As many sweeps as the admission takes."""
+        self._start(prompts, params)
+        for sequence in self._sequences:
+            while sequence.remaining:
+                self._step()
+
+    def page_use(self) -> PageUse | None:
+        """The pages of the last batch; None where no cache was taken."""
+        engine = self._engine
+        return None if engine is None else PageUse(engine.pages, engine.pages_peak, engine.page_size, engine.page_bytes)
 
     def finish(self) -> Sequence[Sequence[int]]:
-        """The tokens of the batch, which ends; its cache is kept for the next."""
-        tokens, self._tokens = self._tokens, []
-        self._engine.clear()
-        return tokens
+        """The tokens of the batch, which ends; its pages are kept for the next."""
+        return [[emission.token_id for emission in row] for row in self._end()]
 
     def abandon(self) -> None:
-        """Drops the batch and the cache."""
-        self._tokens = []
-        if self._opened is not None:
-            self._opened.close()
+        """Drops the batch, the pages and the recorded graphs."""
+        self._sequences, self._emissions = [], []
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
 
     @torch.inference_mode()
     def forward(self, prompts: Prompts, *, loss: bool) -> float | None:
@@ -97,11 +150,11 @@ class NativeBackend:
         return torch.cat([states, *pooled], 1).float()
 
     def continuation(self, prompts: Prompts, steps: int) -> Continuation:
-        """Greedy, through the engine."""
-        sweeps = [self._start(prompts, SamplingParams(max_new_tokens=steps, ignore_eos=True))]
-        sweeps += [self._step(len(prompts)) for _ in range(steps - 1)]
-        self._engine.clear()
-        rows = [[sweep[row] for sweep in sweeps] for row in range(len(prompts))]
+        """Greedy, through the engine and under the admission that is timed."""
+        if self._engine is None:
+            self.prepare(len(prompts), len(prompts[0]) + steps)
+        self.generate(prompts, SamplingParams(max_new_tokens=steps, ignore_eos=True))
+        rows = self._end()
         return Continuation(
             tuple(tuple(emission.token_id for emission in row) for row in rows),
             tuple(tuple(emission.logprob for emission in row) for row in rows),
@@ -112,34 +165,66 @@ class NativeBackend:
         synchronise(self.device)
 
     def close(self) -> None:
-        """Frees the engine's cache; the weights go with the last reference."""
+        """Frees the pages; the weights go with the last reference."""
+        self.abandon()
         self._llm.close()
 
-    @property
-    def _engine(self) -> Engine:
-        if self._opened is None:
-            try:
-                self._opened = self._llm.engine
-            except UserError as error:  # of a decoder: there is no room for any cache beside the weights
-                raise CacheTooSmallError(str(error)) from error
-            # A batch is one sweep and runs together, or the case is not what its record says.
-            self._opened.prefill_tokens = None
-        return self._opened
+    def _start(self, prompts: Prompts, params: SamplingParams) -> None:
+        engine = self._running
+        engine.reset_peak()
+        self._emissions = [[] for _ in prompts]
+        self._sequences = [
+            engine.add(Request(row, tuple(prompt), params, request_seed(params.seed or 0, row))) for row, prompt in enumerate(prompts)
+        ]
 
-    def _start(self, prompts: Prompts, params: SamplingParams) -> list[Emission]:
-        engine = self._engine
-        engine.clear()
-        for row, prompt in enumerate(prompts):
-            engine.add(Request(row, tuple(prompt), params, request_seed(params.seed or 0, row)))
-        return self._step(len(prompts))
+    def _step(self) -> None:
+        self._take(self._running.step())
 
-    def _step(self, rows: int) -> list[Emission]:
-        """One sweep's emissions in the order of the rows, all of which must be in it."""
-        emissions = sorted(self._engine.step(), key=lambda emission: emission.request_id)
-        if [emission.request_id for emission in emissions] != list(range(rows)):
-            raise RuntimeError(f"a sweep over {rows} sequences gave {len(emissions)} tokens")
+    def _end(self) -> list[list[Emission]]:
+        """All that the batch has emitted, by row."""
+        self._take(self._running.drain())
+        self._running.clear()
+        emissions, self._emissions, self._sequences = self._emissions, [], []
         return emissions
 
-    def _take(self, emissions: list[Emission]) -> None:
-        for row, emission in zip(self._tokens, emissions, strict=True):
-            row.append(emission.token_id)
+    def _take(self, emissions: Sequence[Emission]) -> None:
+        for emission in emissions:
+            self._emissions[emission.request_id].append(emission)
+
+    @property
+    def _running(self) -> Engine:
+        if self._engine is None:
+            raise RuntimeError("a batch needs a cache prepared for it")
+        return self._engine
+
+    def _require_room(self, rows: int, least: int, tokens: int, needed: int) -> int:
+        """Pages that there are for a batch of `rows`. Raises CacheTooSmallError if `needed`, for `least` rows, are more than that."""
+        room = 0
+        # Room beside sweeps of few rows is measured once; only what fits there is worth the measurement with all of its rows.
+        for seats in sorted({SEATS, max(SEATS, rows)}):
+            if seats not in self._rooms:
+                try:
+                    self._rooms[seats] = self._llm.room(seats=seats, sweep_tokens=max(self._sweep_tokens, seats))
+                except UserError as error:
+                    raise CacheTooSmallError(f"pages of KV cache: {needed} needed, 0 available; {error}") from error
+            room = self._rooms[seats]
+            if needed > room:
+                page = PAGE_SIZE * PagedCache.bytes_per_token(self._llm.spec, self._llm.dtype)
+                raise CacheTooSmallError(
+                    f"{least} x {tokens} tokens together need {needed} pages of KV cache ({needed * page / 2**30:.2f} GiB), "
+                    f"{room} ({room * page / 2**30:.2f} GiB) are available; use a smaller batch or length, or raise --gpu-memory"
+                )
+        return room
+
+
+def _residents(admission: Admission, rows: int) -> tuple[int, int]:
+    """How many of `rows` requests must fit for the admission to be what it says, and how many it ever has running."""
+    match admission:
+        case Zigzag(size, groups) | Diagonal(size, groups):
+            return min(rows, size), rows if groups is None else min(rows, size * groups)
+        case Row(size):
+            return min(rows, size), min(rows, size)
+        case Continuous():
+            return 1, rows
+        case _:
+            raise TypeError(f"no case runs under {admission!r}")

@@ -81,6 +81,9 @@ class Checked:
 class Record:
     """The answer to a case. Unknown is None. Times in milliseconds, one sample a run.
 
+    Under an admission that lets some rows decode while others still prefill, only total_ms has a meaning. pages_peak: the most pages
+    of KV cache in use at once, page_size: the tokens of each.
+
     Raises ValueError where decode_total differs from steps x decode_token, where throughput x latency differs from the tokens of a
     run, where an "ok" case has no times, a failed check or evidence of a failure, or where any other has times or no evidence.
     """
@@ -122,6 +125,7 @@ class Record:
     throughput: Throughput = field(default_factory=Throughput)
     peak_memory_bytes: PeakMemory = field(default_factory=PeakMemory)
     pages_peak: int | None = None
+    page_size: int | None = None
     link_gb_s: float | None = None
     energy: Mapping[str, Any] | None = None
     bound: Bound | None = None
@@ -165,6 +169,10 @@ class Record:
             raise ValueError("a forward-only case has forward_ms and no other time")
 
     def _check_generation(self) -> None:
+        if self.admission is not None and self.prefill_ms is None:
+            if self.total_ms is None or any(t is not None for t in (self.decode_total_ms, self.decode_token_ms, self.forward_ms)):
+                raise ValueError("a case whose prefill and decode share sweeps has total_ms and no other time")
+            return
         if self.prefill_ms is None or self.total_ms is None or self.forward_ms is not None:
             raise ValueError("a generating case has prefill_ms and total_ms, and no forward_ms")
         if (self.decode_total_ms is None) != (self.steps == 0) or (self.decode_token_ms is None) != (self.steps == 0):

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from inferometer.bench.case import Case
 from inferometer.errors import UserError
 from inferometer.model.spec import ModelSpec
+from inferometer.schedule.admission import Admission
+from inferometer.schedule.admission import admission as admission_of
 
 BACKENDS = ("native", "hf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchRequest:
-    """A sweep over batch sizes. Names are those of the command line; None is unset. `gpu_memory` is in GiB."""
+    """Cases at several batch sizes. Names are those of the command line; None is unset. `gpu_memory` is in GiB."""
 
     model: str | None
     batch_sizes: tuple[int, ...]
@@ -36,6 +38,9 @@ class BenchRequest:
     dtype: str = "auto"
     device: str = "auto"
     gpu_memory: float | None = None
+    admission: str | None = None
+    group_size: int | None = None
+    num_groups: int | None = None
     seed: int = 0
 
     def check(self) -> None:
@@ -59,11 +64,30 @@ class BenchRequest:
             raise UserError("--loss predicts each token from those before it; use --sequence-length 2 or more")
         if self.watermark and "hf" in self.backends:
             raise UserError("--watermark is not run by --backend hf; leave one of them out")
+        self.order()
+        if self.admission is not None and "hf" in self.backends:
+            raise UserError("--admission is the native engine's and means nothing to --backend hf; leave one of them out")
+        if self.admission is not None and self.forward_only:
+            raise UserError("--admission orders prefill and decode, and --forward-only has neither; leave one of them out")
+
+    def order(self) -> Admission | None:
+        """The admission asked for; None for the bench's own, under which all rows of a batch prefill and then decode together.
+
+        Raises UserError for settings that mean nothing.
+        """
+        if self.admission is not None:
+            return admission_of(self.admission, self.group_size, self.num_groups)
+        for flag, value in (("--group-size", self.group_size), ("--num-groups", self.num_groups)):
+            if value is not None:
+                raise UserError(f"{flag} goes with an admission by groups; add --admission zigzag or diagonal")
+        return None
 
     def check_model(self, spec: ModelSpec) -> None:
         """Raises UserError for what this model cannot do."""
         if spec.encoder and self.loss:
             raise UserError(f"--loss needs next-token logits, and {spec.name} is an encoder; leave --loss out")
+        if spec.encoder and self.admission is not None:
+            raise UserError(f"--admission orders prefill and decode, and {spec.name} is an encoder; leave --admission out")
         forward_only = self.forward_only or spec.encoder
         tokens = self.sequence_length if forward_only else self.sequence_length + self.decode_length
         asked = f"--sequence-length {self.sequence_length}"
@@ -76,6 +100,8 @@ class BenchRequest:
     def rounds(self, spec: ModelSpec, *, dtype: str, device: str | None, device_name: str | None) -> list[list[Case]]:
         """The cases: for each batch size in the order given, one for each backend."""
         forward_only = self.forward_only or spec.encoder
+        # Its default is part of the question.
+        group_size = getattr(self.order(), "group_size", None)
         return [
             [
                 Case(
@@ -89,6 +115,9 @@ class BenchRequest:
                     decode_length=None if forward_only else self.decode_length,
                     weights=self.weights,
                     seed=self.seed,
+                    admission=self.admission,
+                    group_size=group_size,
+                    num_groups=self.num_groups,
                     memory_limit=self.memory_limit,
                     temperature=self.temperature,
                     top_k=self.top_k,

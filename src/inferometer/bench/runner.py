@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
-from inferometer.bench.backend import Backend, Prompts, Reference
+from inferometer.bench.backend import Backend, PageUse, Prompts, Reference
 from inferometer.bench.case import Case
 from inferometer.bench.check import ReferenceFailedError, check
 from inferometer.bench.column import Column, Failure, Unopened
@@ -20,6 +20,7 @@ from inferometer.bench.failures import evidence_of, status_of
 from inferometer.bench.memory import PeakMeter, bounded_host, release_caches
 from inferometer.bench.outlook import Outlook
 from inferometer.bench.record import Checked, PeakMemory, Record, throughput, work
+from inferometer.bench.timed_run import timed_run
 
 _CHECK_STEPS = 4
 _SAMPLING = ("do_sample", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "watermark")
@@ -189,56 +190,20 @@ class Runner:
             if self._context_limit is not None:
                 steps = min(steps, self._context_limit)
                 prompts = [prompt[: self._context_limit - steps + 1] for prompt in prompts]
-        return check(backend, reference, prompts, dtype=self._dtype, steps=steps, loss=case.loss)
+        # A batch that is to be timed decodes as a whole: its size and its admission decide what runs.
+        together = len(prompts) if case.decode_length is not None else 1
+        return check(backend, reference, prompts, dtype=self._dtype, steps=steps, loss=case.loss, together=together)
 
     def _cycle(self, column: Column, prompts: Prompts, measured: bool) -> None:
         column.meter.start(column.backend.resident_bytes)
-        if column.case.forward_only:
-            self._forward(column, prompts, measured)
-        else:
-            self._generate(column, prompts, measured)
-        if measured:
-            column.meter.stop()
-            column.energy.take()
-        else:
+        times = timed_run(column.case, column.backend, prompts, column.energy, self._clock)
+        if not measured:
             column.energy.forget()
-
-    def _forward(self, column: Column, prompts: Prompts, measured: bool) -> None:
-        backend = column.backend
-        backend.synchronise()
-        column.energy.mark()
-        begin = self._clock()
-        backend.forward(prompts, loss=column.case.loss)
-        backend.synchronise()
-        end = self._clock()
-        column.energy.mark()
-        column.energy.mark()  # a forward has no second phase
-        if measured:
-            column.forward.append(end - begin)
-
-    def _generate(self, column: Column, prompts: Prompts, measured: bool) -> None:
-        backend, case = column.backend, column.case
-        params = case.sampling_params()
-        backend.synchronise()
-        column.energy.mark()
-        begin = self._clock()
-        backend.prefill(prompts, params)
-        backend.synchronise()
-        prefilled = self._clock()
-        column.energy.mark()
-        resumed = self._clock()
-        for _ in range(case.steps):
-            backend.decode()
-        backend.synchronise()
-        end = self._clock()
-        column.energy.mark()
-        tokens = backend.finish()
-        if [len(row) for row in tokens] != [case.decode_length] * case.batch_size:
-            lengths = sorted({len(row) for row in tokens})
-            raise RuntimeError(f"{len(tokens)} rows of {lengths} tokens came back, not {case.batch_size} of {case.decode_length}")
-        if measured:
-            column.prefill.append(prefilled - begin)
-            column.decode.append(end - resumed)
+            return
+        pages = column.backend.page_use()
+        column.meter.stop(pages)
+        column.energy.take()
+        column.add(times, pages)
 
     def _record(self, column: Column, started: datetime) -> Record:
         if column.failure is not None:
@@ -252,6 +217,7 @@ class Runner:
             column.backend.stack_version,
             times=times,
             checked=column.checked,
+            pages=column.pages,
             peak_memory=column.meter.peak,
             energy=column.energy.result(tokens),
         )
@@ -269,11 +235,14 @@ class Runner:
         failure: Failure | None = None,
         times: Mapping[str, Any] | None = None,
         checked: Checked | None = None,
+        pages: PageUse | None = None,
         peak_memory: PeakMemory | None = None,
         energy: Mapping[str, Any] | None = None,
     ) -> Record:
         times = times or {}
-        expected = self._outlook_of(case)
+        # The outlook is that of a batch which prefills and then decodes as a whole.
+        mixed = case.admission not in (None, "zigzag") or ("total_ms" in times and "prefill_ms" not in times)
+        expected = Outlook() if mixed else self._outlook_of(case)
         counted = {name: times.get(name) for name in ("prefill_ms", "decode_total_ms", "total_ms", "forward_ms")}
         rates = throughput(work(batch_size=case.batch_size, sequence_length=case.sequence_length, steps=case.steps, **counted))
         asked = {f.name: getattr(case, f.name) for f in fields(Case) if f.name not in _SAMPLING}
@@ -290,6 +259,8 @@ class Runner:
             evidence=None if failure is None else failure.evidence,
             throughput=rates,
             peak_memory_bytes=peak_memory or PeakMemory(),
+            pages_peak=None if pages is None else pages.peak,
+            page_size=None if pages is None else pages.page_size,
             energy=energy,
             bound=expected.bound,
             utilisation=expected.utilisation(times),

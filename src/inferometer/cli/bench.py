@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 from inferometer.bench.request import BACKENDS, BenchRequest
-from inferometer.cli.options import add_model_options, add_sampling_options, at_least, sampling_params
+from inferometer.cli.options import add_admission_options, add_model_options, add_sampling_options, at_least, sampling_params
 from inferometer.cli.progress import Bar
 
 FAILED, CASES_FAILED = 1, 3
@@ -28,6 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--forward-only", action="store_true", help="one forward with logits at every position instead of generation")
     group.add_argument("--loss", action="store_true", help="with --forward-only: also the mean next-token cross-entropy")
     add_sampling_options(parser)
+    add_admission_options(parser, default=None, meaning="a batch prefills as a whole, then decodes as a whole")
     add_model_options(parser)
     output = parser.add_argument_group("output")
     output.add_argument("--json", action="store_true", help='print {"records": [...]} instead of tables')
@@ -59,6 +60,9 @@ def run(arguments: argparse.Namespace) -> int:
         dtype=arguments.dtype,
         device=arguments.device,
         gpu_memory=arguments.gpu_memory,
+        admission=arguments.admission,
+        group_size=arguments.group_size,
+        num_groups=arguments.num_groups,
         seed=arguments.seed,
     )
     request.check()

@@ -7,7 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from inferometer.cli.options import add_model_options, add_sampling_options, at_least, sampling_params
+from inferometer.cli.options import add_admission_options, add_model_options, add_sampling_options, at_least, sampling_params
 from inferometer.errors import UserError
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     penalties = parser.add_argument_group("penalties")
     penalties.add_argument("--frequency-penalty", type=float, metavar="F", help="taken off a token's score for each time it was generated")
     penalties.add_argument("--presence-penalty", type=float, metavar="F", help="taken off a token's score once it was generated")
+    add_admission_options(parser, default="continuous", meaning="continuous")
     add_model_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document when all is done, instead of streaming")
 
@@ -58,6 +59,9 @@ def run(arguments: argparse.Namespace) -> int:
         device=arguments.device,
         weights=cast(Literal["auto", "dummy"], arguments.weights),
         tokenizer=arguments.tokenizer,
+        admission=arguments.admission,
+        group_size=arguments.group_size,
+        num_groups=arguments.num_groups,
         gpu_memory=arguments.gpu_memory,
         seed=arguments.seed,
     ) as llm:

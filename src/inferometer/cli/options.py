@@ -7,6 +7,8 @@ import math
 from typing import Any
 
 from inferometer.errors import UserError
+from inferometer.schedule.admission import ADMISSIONS
+from inferometer.schedule.groups import GROUP_SIZE
 from inferometer.schedule.sampling import SEEDS, SamplingParams
 
 
@@ -35,6 +37,16 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--typical-p", type=float, metavar="P", help="draw from the tokens of typical information, together P")
     group.add_argument("--repetition-penalty", type=float, metavar="R", help="above 1: tokens seen before become less likely")
     group.add_argument("--watermark", action="store_true", help="mark the text statistically")
+
+
+def add_admission_options(parser: argparse.ArgumentParser, *, default: str | None, meaning: str) -> None:
+    """In which order requests run. `default` is the admission if none is given, and `meaning` what the help calls that."""
+    group = parser.add_argument_group("admission: which requests run together; the tokens are the same")
+    group.add_argument("--admission", choices=ADMISSIONS, default=default, help=f"the order in which requests run (default: {meaning})")
+    group.add_argument("--group-size", type=at_least(1), metavar="N", help=f"requests a group; not for continuous (default: {GROUP_SIZE})")
+    group.add_argument(
+        "--num-groups", type=at_least(1), metavar="N", help="most groups at once; zigzag, diagonal (default: as many as fit)"
+    )
 
 
 def sampling_params(arguments: argparse.Namespace, **more: Any) -> SamplingParams:

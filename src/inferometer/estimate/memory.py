@@ -17,7 +17,7 @@ GPU_CONTEXT_BYTES = 512 << 20
 # The same for the interpreter and torch's libraries on a CPU.
 CPU_PROCESS_BYTES = 400 << 20
 # Slices in which a chunked loss or log-probability meets its logits (nn.transformer.Transformer.log_probabilities).
-_LOSS_CHUNK = 1024
+_LOSS_CHUNK = 256
 _FLOAT = 4
 
 
@@ -30,10 +30,17 @@ class Workload:
     generated: int = 0
     loss: bool = False
 
-    @property
-    def held_tokens(self) -> int:
-        """Tokens of KV cache over all sequences, none for a forward alone."""
-        return self.batch * (self.length + self.generated) if self.generated else 0
+    def held_tokens(self, page_size: int | None) -> int:
+        """Tokens of KV cache over all sequences, none for a forward alone.
+
+        page_size: tokens of a page, of which each sequence holds whole ones, its last token's keys not being written; None for a
+        cache that has no pages.
+        """
+        if not self.generated:
+            return 0
+        if page_size is None:
+            return self.batch * (self.length + self.generated)
+        return self.batch * -(-(self.length + self.generated - 1) // page_size) * page_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +72,7 @@ def memory(spec: ModelSpec, formats: Formats, stack: Stack, workload: Workload, 
     return Memory(
         weights=resident_weight_bytes(spec, formats),
         kv=kv_bytes(spec, formats, stack, workload),
-        activations=activation_bytes(spec, formats, stack, workload),
+        activations=activation_bytes(spec, formats, stack, workload, cpu=cpu),
         logits=logit_bytes(spec, formats, stack, workload),
         context=CPU_PROCESS_BYTES if cpu else GPU_CONTEXT_BYTES,
     )
@@ -73,20 +80,24 @@ def memory(spec: ModelSpec, formats: Formats, stack: Stack, workload: Workload, 
 
 def kv_bytes(spec: ModelSpec, formats: Formats, stack: Stack, workload: Workload) -> int:
     """The KV cache at its largest."""
-    kv = workload.held_tokens * kv_bytes_per_token(spec, formats)
+    kv = workload.held_tokens(stack.page_size) * kv_bytes_per_token(spec, formats)
     # Appending copies one layer's keys while the old ones are still held.
-    return kv if stack.keeps_cache else kv + kv // (2 * spec.layers)
+    return kv if stack.page_size is not None else kv + kv // (2 * spec.layers)
 
 
-def activation_bytes(spec: ModelSpec, formats: Formats, stack: Stack, workload: Workload) -> int:
+def activation_bytes(spec: ModelSpec, formats: Formats, stack: Stack, workload: Workload, *, cpu: bool = False) -> int:
     """The most that one layer holds at once in the pass over the prompts, op by op, with the residual stream beside it."""
     tokens, item = workload.batch * workload.length, formats.item_bytes
+    if workload.generated and stack.sweep_tokens is not None:
+        # Every sequence decodes in one pass, however many there are.
+        tokens = min(tokens, max(stack.sweep_tokens, workload.batch))
     layer = tokens * max(_live_widths(spec, formats, stack)) * item
     scores = (spec.heads // formats.shards) * workload.length**2
     if not stack.fuses_attention(spec):
         # Scores of all sequences and their float32 softmax stand side by side.
         return layer + workload.batch * scores * (item + _FLOAT)
-    if isinstance(spec.positions, Alibi):
+    # The kernels that read a GPU's pages make the bias as they go.
+    if isinstance(spec.positions, Alibi) and (cpu or stack.page_size is None or not workload.generated):
         # One bias for all sequences of one length; before the layers run it is made in float32, its masked copy beside it.
         return max(layer + scores * item, scores * 2 * _FLOAT)
     return layer
@@ -118,7 +129,8 @@ def largest_batch(spec: ModelSpec, formats: Formats, stack: Stack, workload: Wor
 
     def fits(batch: int) -> bool:
         asked = replace(workload, batch=batch)
-        passing = max(activation_bytes(spec, formats, stack, asked), logit_bytes(spec, formats, stack, asked))
+        activations = activation_bytes(spec, formats, stack, asked, cpu=is_cpu(device))
+        passing = max(activations, logit_bytes(spec, formats, stack, asked))
         return kv_bytes(spec, formats, stack, asked) + passing <= room
 
     if not fits(1):

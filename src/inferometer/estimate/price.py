@@ -59,8 +59,11 @@ class Pricing:
             seconds = max(op.count * seconds, launches * _SHORTEST_KERNEL_S if self.asynchronous else 0.0)
             kinds[op.kind] = kinds.get(op.kind, 0.0) + seconds * 1e3
             compute, memory = compute + seconds * computes, memory + seconds * (not computes)
-        host += self.stack.step_s
         device = sum(kinds.values()) / 1e3
+        seam = self.stack.seam_s
+        if seam is not None and self.asynchronous and all(share.queries == 1 for share in step.shares):
+            return Cost(ms=(device + seam) * 1e3, kinds=kinds, compute_ms=compute * 1e3, memory_ms=memory * 1e3, host_ms=seam * 1e3)
+        host += self.stack.step_s
         if not self.stack.counts_host:
             total = device
         elif self.asynchronous:

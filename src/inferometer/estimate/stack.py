@@ -25,10 +25,13 @@ class Stack:
     result are written anew for layout's sake. repeats_keys: keys of grouped heads are copied to every query head in prefill.
     fused_alibi: attention with ALiBi stays one kernel; else scores go through memory.
     dispatch_s: what the host spends on a launch, interpreter included. step_s: on a step besides (scheduling, sampling, reading tokens).
+    seam_s: for a stack whose decode steps on a GPU are recorded graphs, scheduled while the one before runs: the time between two of
+    them in which the GPU stands still; the host costs nothing else. None for one that launches every kernel.
     counts_host: whether the stack's published times include waiting for the host.
     loss: "matrices", logits and their log-probabilities of all positions at once; "widened", the same from a float32 copy of the
     logits; "chunked", a slice at a time.
-    keeps_cache: it allocates the KV cache of prompt and continuation at once, rather than growing it by copies.
+    page_size: tokens of a page of the KV cache, which grows page by page; None for a cache that is one piece a layer and grows by copies.
+    sweep_tokens: most tokens of one pass through the layers while it generates, None for no limit.
     """
 
     name: str
@@ -43,9 +46,11 @@ class Stack:
     fused_alibi: bool
     dispatch_s: float
     step_s: float
+    seam_s: float | None
     counts_host: bool
     loss: LossPath
-    keeps_cache: bool
+    page_size: int | None
+    sweep_tokens: int | None
 
     def fuses_attention(self, spec: ModelSpec) -> bool:
         """Whether scores stay on chip."""
@@ -57,6 +62,7 @@ class Stack:
 # This product's rotation is three: a roll, a product, a fused multiply-add, 16 bytes against 4.
 # A launch from eager torch costs the host some 5 to 10 us in C++ (calibration measures it); with the Python around it about 25 here:
 # opt-1.3b's 290 launches of a decode step took 7.2 to 8.9 ms, bloomz-7b1's 360 took 8.8 to 11 on an H100's host (benchmarks/foundation.sh).
+# Recorded, doc004-1.3b's steps have 6 to 7 us between them (benchmarks/engine.py).
 # transformers launches more, about as dearly: Llama-7B's 32 layers of some 30 launches decode at 23-28 ms a token on any large GPU, and
 # document 004's BLOOM layers, on a host of 2023, take 0.8-1.0 ms.
 _NATIVE = Stack(
@@ -65,16 +71,18 @@ _NATIVE = Stack(
     passes=MappingProxyType({"rotary": 4.0}),
     rms_passes=1.0,
     gated_passes=5 / 3,
-    kernels=MappingProxyType({"rotary": 3, "kv_write": 2}),
+    kernels=MappingProxyType({"rotary": 3, "kv_write": 1}),
     rms_kernels=1,
     copies=1.0,
     repeats_keys=True,
     fused_alibi=True,
     dispatch_s=25e-6,
     step_s=500e-6,
+    seam_s=7e-6,
     counts_host=True,
     loss="chunked",
-    keeps_cache=True,
+    page_size=16,
+    sweep_tokens=8192,
 )
 _HF_EAGER = Stack(
     name="hf-eager",
@@ -89,9 +97,11 @@ _HF_EAGER = Stack(
     fused_alibi=False,
     dispatch_s=25e-6,
     step_s=2e-3,
+    seam_s=None,
     counts_host=True,
     loss="widened",
-    keeps_cache=False,
+    page_size=None,
+    sweep_tokens=None,
 )
 _TORCH_EAGER_FORWARD = Stack(
     name="torch-eager-forward",
@@ -106,9 +116,11 @@ _TORCH_EAGER_FORWARD = Stack(
     fused_alibi=False,
     dispatch_s=_HF_EAGER.dispatch_s,
     step_s=0.0,
+    seam_s=None,
     counts_host=False,
     loss="matrices",
-    keeps_cache=False,
+    page_size=None,
+    sweep_tokens=None,
 )
 
 STACKS: Mapping[str, Stack] = MappingProxyType({stack.name: stack for stack in (_NATIVE, _HF_EAGER, _TORCH_EAGER_FORWARD)})

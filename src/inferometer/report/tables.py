@@ -14,17 +14,20 @@ _FAILED = {"oom": "OOM", "error": "error", "timeout": "timeout", "skipped": "ski
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A group of rows: `time` names the record's latency, `bound_steps(record)` how many of the bounded unit it spans."""
+    """A group of rows: `time` names the record's latency, `bound` what bounds it, if anything does, and `bound_steps(record)` how many
+    of the bounded unit it spans.
+    """
 
     label: str
     time: str
-    bound: str
+    bound: str | None
     bound_steps: Callable[[Record], int] = lambda record: 1
 
 
 _PREFILL = _Step("Prefill", "prefill_ms", "prefill_ms")
 _TOKEN = _Step("Decode (token)", "decode_token_ms", "decode_token_ms")
 _TOTAL = _Step("Decode (total)", "decode_total_ms", "decode_token_ms", lambda record: record.steps)
+_WHOLE = _Step("Total", "total_ms", None)
 _FORWARD = _Step("Forward", "forward_ms", "forward_ms")
 
 
@@ -47,7 +50,7 @@ def document(records: Sequence[Record]) -> str:
 
 
 def parameter_table(record: Record) -> str:
-    """What was asked, in twelve rows; unset is None. Decode Length is None for a forward alone."""
+    """What was asked, in twelve rows, and three more of an admission; unset is None. Decode Length is None for a forward alone."""
     sampling = record.sampling
     rows = [
         ("Model", record.model),
@@ -63,6 +66,8 @@ def parameter_table(record: Record) -> str:
         ("Watermark", sampling.get("watermark", False)),
         ("Do Sample", sampling.get("do_sample", False)),
     ]
+    if record.admission is not None:
+        rows += [("Admission", record.admission), ("Group Size", record.group_size), ("Num Groups", record.num_groups)]
     return table(("Parameter", "Value"), [(name, _value(value)) for name, value in rows])
 
 
@@ -96,13 +101,11 @@ def latency_table(records: Sequence[Record]) -> str:
 
 def throughput_table(records: Sequence[Record]) -> str:
     """Tokens per second: average, lowest and highest of the runs' rates. Prefill counts one first token a sequence."""
-    groups = {"Prefill": "prefill_first_tok_s", "Decode": "decode_tok_s"}
-    if records[0].forward_only:
-        groups = {"Forward": "forward_tok_s"}
-    elif records[0].steps == 0:
-        del groups["Decode"]
+    names = {"prefill_ms": ("Prefill", "prefill_first_tok_s"), "decode_total_ms": ("Decode", "decode_tok_s")}
+    names |= {"total_ms": ("Total", "total_tok_s"), "forward_ms": ("Forward", "forward_tok_s")}
+    groups = [names[step.time] for step in _steps(records) if step.time in names]
     rows = []
-    for label, name in groups.items():
+    for label, name in groups:
         for place, record in enumerate(records):
             rates = record.throughput.samples.get(name, ())
             figures = (getattr(record.throughput, name), min(rates), max(rates)) if rates else ()
@@ -136,12 +139,18 @@ def notes(records: Sequence[Record]) -> str:
         with_loss = " with the mean next-token loss" if first.loss else ""
         lines = [f"- Forward: one pass over the prompts{with_loss}; its tokens/secs count prompt tokens."]
     else:
-        lines = [
-            "- Prefill: one forward over the prompts and the first token of each; its tokens/secs count those first tokens, not "
-            "prompt tokens."
-        ]
-        if first.steps:
+        steps, lines = _steps(records), []
+        if _PREFILL in steps:
+            # A paged engine bounds the tokens of a forward.
+            paged = any(r.pages_peak is not None for r in records)
+            prefill = "the prompts, in as many forwards as they take," if paged else "one forward over the prompts"
+            lines.append(f"- Prefill: {prefill} and the first token of each; its tokens/secs count those first tokens, not prompt tokens.")
+        if _TOTAL in steps:
             lines.append(f"- Decode (total): the {first.steps} steps after it; Decode (token): one of them, total / {first.steps}.")
+        if _WHOLE in steps:
+            lines.append("- Total: from the first prompt to the last token; its tokens/secs count generated tokens.")
+        if any(r.status == "ok" and r.prefill_ms is None for r in records):
+            lines.append("- Where there is no Prefill and no Decode, some rows decoded while others were prefilled.")
     lines.append("- Averages of tokens/secs are means of the runs' rates. Percentiles are of the sorted runs, without interpolation.")
     lines += _outlook_notes(records)
     for backend in dict.fromkeys(r.backend for r in records):
@@ -182,6 +191,8 @@ def _use_notes(record: Record) -> list[str]:
         expected = None if record.predicted is None else record.predicted.peak_memory_bytes
         beside = "" if expected is None else f" ({expected / 2**30:.2f} predicted)"
         parts.append(f"peak of tensors {peak / 2**30:.2f} GiB{beside}")
+    if record.pages_peak is not None:
+        parts.append(f"peak of pages {record.pages_peak} (of {record.page_size} tokens)")
     joules = (record.energy or {}).get("j_per_token")
     if joules is not None:
         expected_j = None if record.predicted is None else record.predicted.j_per_token
@@ -215,9 +226,13 @@ def _setting(records: Sequence[Record]) -> str:
 
 
 def _steps(records: Sequence[Record]) -> tuple[_Step, ...]:
-    if records[0].forward_only:
+    first = records[0]
+    if first.forward_only:
         return (_FORWARD,)
-    return (_PREFILL, _TOKEN, _TOTAL) if records[0].steps else (_PREFILL,)
+    phases = (_PREFILL, _TOKEN, _TOTAL) if first.steps else (_PREFILL,)
+    if first.admission is None:
+        return phases
+    return (*phases, _WHOLE) if any(r.prefill_ms is not None for r in records) else (_WHOLE,)
 
 
 def _failed(record: Record) -> str:
@@ -230,15 +245,15 @@ def _value(value: object) -> str:
 
 
 def _bound_cells(record: Record, step: _Step, summary: Summary) -> list[str]:
-    least = None if record.bound is None else getattr(record.bound, step.bound)
-    if record.bound is None or least is None:
+    least = None if record.bound is None or step.bound is None else getattr(record.bound, step.bound)
+    if record.bound is None or step.bound is None or least is None:
         return ["-", "-"]
     binds = (record.bound.binds or {}).get(step.bound, "-")
     return [f"{100 * least * step.bound_steps(record) / summary.mean:.1f} %", binds]
 
 
 def _predicted_cell(record: Record, step: _Step, summary: Summary) -> str:
-    expected = None if record.predicted is None else getattr(record.predicted, step.bound)
+    expected = None if record.predicted is None or step.bound is None else getattr(record.predicted, step.bound)
     if expected is None:
         return "-"
     expected *= step.bound_steps(record)
