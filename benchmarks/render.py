@@ -1,4 +1,4 @@
-"""Writes the tables of README.md and benchmarks/RESULTS.md from the records in benchmarks/results/.
+"""Writes the tables of README.md and benchmarks/RESULTS.md from the records in benchmarks/results/ and benchmarks/measurements/.
 
 python benchmarks/render.py            writes them
 python benchmarks/render.py --check    exits 1 and names the files that are stale
@@ -6,9 +6,11 @@ python benchmarks/render.py --check    exits 1 and names the files that are stal
 
 from __future__ import annotations
 
+import json
 import sys
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from inferometer.bench.journal import read_records
 from inferometer.bench.record import Record
@@ -16,6 +18,7 @@ from inferometer.report.tables import comparison_table, document, latency_table,
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+MEASUREMENTS = ROOT / "benchmarks" / "measurements"
 BEGIN, END = "<!-- demo -->\n", "<!-- /demo -->"
 
 
@@ -44,11 +47,40 @@ def results(files: list[Path]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def measurements(files: list[Path]) -> str:
+    """The rest of RESULTS.md: what benchmarks other than `inferometer bench` measured, a part a file and a table a kind."""
+    parts = []
+    for file in files:
+        records: list[dict[str, Any]] = [json.loads(line) for line in file.read_text().splitlines()]
+        about = records[0]
+        ceilings = f"copy {about['copy_bytes_s'] / 1e12:.2f} TB/s, bfloat16 {about['bf16_flop_s'] / 1e12:.0f} TFLOP/s in the same run"
+        parts.append(f"## {file.stem}: {about['device_name']}, torch {about['environment']['torch']}, {ceilings}")
+        for kind, alike in groupby(records, key=lambda record: record["measured"]):
+            parts.append(f"### {kind}\n\n{_table(list(alike))}")
+    return "".join(f"\n{part}\n" for part in parts)
+
+
+def _table(records: list[dict[str, Any]]) -> str:
+    """A row a figure, a column a record."""
+    names = [name for name, value in records[0].items() if not isinstance(value, dict | list) and name not in _ABOUT]
+    rows = [[name, *(_figure(record[name]) for record in records)] for name in names]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])
+
+
+_ABOUT = ("measured", "device_name", "copy_bytes_s", "bf16_flop_s")
+
+
+def _figure(value: Any) -> str:
+    return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
 def main(check: bool) -> int:
     """Writes the two files, or with `check` says which differ from their records."""
-    files = sorted(RESULTS.glob("*.jsonl"))
     page = ROOT / "README.md"
-    wanted = {page: readme(page.read_text(), read_records(RESULTS / "demo.jsonl")), ROOT / "benchmarks" / "RESULTS.md": results(files)}
+    tables = results(sorted(RESULTS.glob("*.jsonl"))) + measurements(sorted(MEASUREMENTS.glob("*.jsonl")))
+    wanted = {page: readme(page.read_text(), read_records(RESULTS / "demo.jsonl")), ROOT / "benchmarks" / "RESULTS.md": tables}
     stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text() != text]
     for path in stale:
         if check:

@@ -19,11 +19,12 @@ def test_the_tables_are_those_of_the_records() -> None:
 
 
 def test_a_stale_table_is_named_and_mended(tmp_path: Path) -> None:
-    (tmp_path / "benchmarks" / "results").mkdir(parents=True)
+    for folder in ("results", "measurements"):
+        (tmp_path / "benchmarks" / folder).mkdir(parents=True)
+        for file in (ROOT / "benchmarks" / folder).glob("*.jsonl"):
+            (tmp_path / "benchmarks" / folder / file.name).write_bytes(file.read_bytes())
     for name in ("README.md", "benchmarks/RESULTS.md", "benchmarks/render.py"):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
-    for file in (ROOT / "benchmarks" / "results").glob("*.jsonl"):
-        (tmp_path / "benchmarks" / "results" / file.name).write_bytes(file.read_bytes())
     page = tmp_path / "README.md"
     page.write_text(page.read_text().replace("% of bound", "% of magic"))
     assert render("--check", root=tmp_path).returncode == 1
