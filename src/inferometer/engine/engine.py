@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import inf
 
 import torch
@@ -70,6 +72,8 @@ class Engine:
         self.graphs = graphs
         self._flights: deque[Flight] = deque()
         self._scores: dict[int, list[float]] = {}
+        self._stepping = False
+        self._unwanted: list[int] = []  # requests to drop once the step under way is over
         self.scheduler = Scheduler(
             PagePool(pages, page_size),
             self.admission,
@@ -119,7 +123,14 @@ class Engine:
         return self.scheduler.add(request)
 
     def abort(self, request_id: int) -> None:
-        """Drops a request, waiting or running; nothing more is emitted for it. Unknown ids are ignored."""
+        """Drops a request, waiting or running; nothing more is emitted for it. Unknown ids are ignored.
+
+        During a step (the garbage collector may find an abandoned iterator there, which aborts what it asked for) the request is dropped
+        at the step's end, as the plan that is being made counts on it.
+        """
+        if self._stepping:
+            self._unwanted.append(request_id)
+            return
         self.scheduler.abort(request_id)
         self._scores.pop(request_id, None)
 
@@ -140,22 +151,41 @@ class Engine:
             torch.cuda.empty_cache()
 
     def step(self) -> list[Emission]:
-        """Launches the next sweep, if anything can run, and returns the tokens of the oldest one that is due to be read."""
-        sweep = self.scheduler.next()
-        if sweep is not None:
-            self._flights.append(self._running.launch(sweep))
-        elif not self._flights and self.scheduler.has_work:
-            raise RuntimeError("requests are waiting, nothing is running, and none of them can run")
-        if self._flights and (sweep is None or len(self._flights) > self.lookahead):
-            return self._land(self._flights.popleft())
-        return []
+        """Launches the next sweep, if anything can run, and returns the tokens of the oldest one that is due to be read.
+
+        Whatever is raised (an interrupt, a lack of memory), no request is left: pages that the prefix cache knows may never have been
+        written, and tokens may have been lost on the way.
+        """
+        with self._all_or_nothing():
+            sweep = self.scheduler.next()
+            if sweep is not None:
+                self._flights.append(self._running.launch(sweep))
+            elif not self._flights and self.scheduler.has_work:
+                raise RuntimeError("requests are waiting, nothing is running, and none of them can run")
+            if self._flights and (sweep is None or len(self._flights) > self.lookahead):
+                return self._land(self._flights.popleft())
+            return []
 
     def drain(self) -> list[Emission]:
-        """Reads all that has been launched, and launches nothing."""
+        """Reads all that has been launched, and launches nothing. Raises as `step` does."""
         emissions = []
-        while self._flights:
-            emissions += self._land(self._flights.popleft())
+        with self._all_or_nothing():
+            while self._flights:
+                emissions += self._land(self._flights.popleft())
         return emissions
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        self._stepping = True
+        try:
+            yield
+        except BaseException:
+            self.clear()
+            raise
+        finally:
+            self._stepping = False
+            while self._unwanted:
+                self.abort(self._unwanted.pop())
 
     @property
     def _running(self) -> Runner:
@@ -187,7 +217,10 @@ class Engine:
 
     def _fail(self) -> None:
         self.clear()
-        self._running.cache.scrub()
+        if self.model.device.type == "cpu":
+            self._runner = None  # pages that nobody has written take no memory; zeros written to all of them would take all there is
+        else:
+            self._running.cache.scrub()
         name, dtype = self.model.spec.name, str(self.model.dtype).removeprefix("torch.")
         raise ModelError(f"{name} in {dtype} gives no token a finite score: its weights are damaged, or need --dtype float32")
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from math import inf
+from numbers import Real
 from operator import index
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +29,7 @@ from inferometer.nn.names import fitted
 from inferometer.nn.transformer import Transformer
 from inferometer.schedule.admission import admission as admission_of
 from inferometer.schedule.completion import Completion, StreamedToken
+from inferometer.schedule.emission import Emission
 from inferometer.schedule.request import Request, request_seed
 from inferometer.schedule.sampling import SEEDS, SamplingParams
 from inferometer.text.load import load_tokenizer
@@ -66,8 +69,10 @@ class LLM:
         memory_fraction: float = 0.9,
         seed: int = 0,
     ) -> None:
-        if gpu_memory is not None and not 0 < gpu_memory < inf:
-            raise UserError(f"gpu_memory must be a number of GiB above 0, not {gpu_memory}")
+        if gpu_memory is not None and not (_is_number(gpu_memory) and 0 < gpu_memory < inf):
+            raise UserError(f"gpu_memory must be a number of GiB above 0, not {gpu_memory!r}")
+        if not (_is_number(memory_fraction) and 0 < memory_fraction <= 1):
+            raise UserError(f"memory_fraction must be a number above 0 and at most 1, not {memory_fraction!r}")
         if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < SEEDS:
             raise UserError(f"seed must be a whole number from 0 to 2^64 - 1, not {seed!r}")
         self.admission = admission_of(admission, group_size, num_groups)
@@ -90,6 +95,7 @@ class LLM:
         self._gpu_memory, self._memory_fraction = gpu_memory, memory_fraction
         self._engine: Engine | None = None
         self._requests = 0
+        self._inboxes: dict[int, deque[Emission]] = {}  # of the requests that an iterator waits for: one an iterator
 
     @property
     def engine(self) -> Engine:
@@ -134,7 +140,8 @@ class LLM:
     def stream(self, prompts: Prompts, params: SamplingParams | Sequence[SamplingParams] = SamplingParams()) -> Iterator[StreamedToken]:
         """As `generate`, but yields each token as it comes. Closing the iterator early drops what is unfinished.
 
-        The request is checked at once, before the first token is asked for.
+        The request is checked at once, before the first token is asked for. Several iterators may be open at a time: each drives the
+        engine for all of them. Raises RuntimeError if the engine is cleared or closed meanwhile.
         """
         engine = self.engine  # an encoder is refused as such, not for its lengths
         requests = self._build(prompts, params)
@@ -175,23 +182,37 @@ class LLM:
         self.close()
 
     def _run(self, requests: list[Request]) -> Iterator[StreamedToken]:
+        engine = self.engine  # the same until the end, whatever becomes of it
         streams = {request.id: TextStream(request, place, self.tokenizer) for place, request in enumerate(requests)}
+        inbox: deque[Emission] = deque()
+        self._inboxes.update(dict.fromkeys(streams, inbox))
         try:
-            for request in requests:
-                self.engine.add(request)
+            sequences = {request.id: engine.add(request) for request in requests}
             while streams:
-                for emission in self.engine.step():
-                    stream = streams.get(emission.request_id)
-                    if stream is None:
-                        continue  # of another call's iterator, abandoned half-way
-                    token = stream.push(emission)
-                    if token.completion is not None:
-                        del streams[emission.request_id]
-                        self.engine.abort(emission.request_id)
-                    yield token
+                while not inbox:
+                    self._step(engine)
+                    if not inbox and any(sequences[request_id].ended for request_id in streams):
+                        raise RuntimeError("requests were dropped while they ran: the engine was cleared or closed, or a sweep failed")
+                emission = inbox.popleft()
+                token = streams[emission.request_id].push(emission)
+                if token.completion is not None:
+                    self._drop(engine, emission.request_id)
+                    del streams[emission.request_id]
+                yield token
         finally:
             for request_id in streams:
-                self.engine.abort(request_id)
+                self._drop(engine, request_id)
+
+    def _step(self, engine: Engine) -> None:
+        """One step, whoever asks for it, and every token to whoever waits for it."""
+        for emission in engine.step():
+            inbox = self._inboxes.get(emission.request_id)
+            if inbox is not None:  # else its text has ended, or nobody wants it any longer
+                inbox.append(emission)
+
+    def _drop(self, engine: Engine, request_id: int) -> None:
+        self._inboxes.pop(request_id, None)
+        engine.abort(request_id)
 
     def _build(self, prompts: Prompts, params: SamplingParams | Sequence[SamplingParams]) -> list[Request]:
         rows = self._token_ids(prompts)
@@ -258,3 +279,7 @@ class LLM:
     def _folder(self) -> Path | None:
         path = self.description.path
         return path if path is not None and path.is_dir() else None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)

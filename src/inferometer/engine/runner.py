@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from inferometer.engine.captured_sampler import CapturedSampler, SamplerGraphs
-from inferometer.engine.decode_graphs import DecodeGraphs
 from inferometer.engine.flight import Flight, Scores, fetch_scores
 from inferometer.engine.graph import Graph
 from inferometer.engine.sampled import Sampled
 from inferometer.engine.sampler import SamplingBatch, sample
 from inferometer.engine.sampling_state import SamplingState
-from inferometer.engine.staging import Staged, pack
+from inferometer.engine.staging import Staged, pack, table_entries
+from inferometer.engine.sweep_graphs import SweepGraphs
 from inferometer.kernels.support import usable
 from inferometer.nn.cache import PagedCache
 from inferometer.nn.transformer import Transformer
@@ -41,18 +41,18 @@ class Runner:
         self._tokens = torch.zeros(seats + 1, dtype=torch.int64, device=model.device)
         self._table = torch.zeros(seats + 1, stride, dtype=torch.int32, device=model.device)
         self._sampling = SamplingState(model.spec.vocabulary, model.device)
-        self._decoder: DecodeGraphs | None = None
+        self._graphs: SweepGraphs | None = None
         self._samplers: SamplerGraphs | None = None
         self._pool: Any = None
         if graphs and usable(model.device):
             self._pool = torch.cuda.graph_pool_handle()
-            self._decoder = DecodeGraphs(model, cache, self._tokens, self._table, self._pool)
+            self._graphs = SweepGraphs(model, cache, self._tokens, self._table, self._pool)
             self._samplers = SamplerGraphs(model.device)
 
     @property
     def recorded(self) -> int:
-        """Graphs of decode sweeps that there are."""
-        return 0 if self._decoder is None else self._decoder.recorded
+        """Graphs of sweeps that there are."""
+        return 0 if self._graphs is None else self._graphs.recorded
 
     def clear(self) -> None:
         """Forgets all sequences."""
@@ -63,10 +63,10 @@ class Runner:
         """Queues a sweep and the sampling of its tokens on the device."""
         decoding = [share for share in sweep.shares if share.decodes]
         decoding.sort(key=lambda share: self._sampling.place(share.sequence))
-        if len(decoding) == len(sweep.shares) and self._decoder is not None:
-            return self._decode(decoding, self._decoder)
         # Single tokens before the rest: each kind is one launch of attention a layer.
         rest = sorted((share for share in sweep.shares if not share.decodes), key=lambda share: share.count > 1)
+        if self._graphs is not None and self._graphs.serves(decoding, rest):
+            return self._replay(decoding, rest, self._graphs)
         shares = [*decoding, *rest]
         packed, shape = pack(shares, self.cache.page_size)
         staged = Staged.of(upload(packed, torch.uint8, self.model.device), shape)
@@ -74,25 +74,37 @@ class Runner:
         queries, contexts = tuple(share.count for share in shares), tuple(share.start + share.count for share in shares)
         hidden = self.model.sweep(staged.batch(self._tokens, self._table, queries, contexts), self.cache)
         scores = tuple(self._scores(shares, hidden))
-        sampling = [share for share in shares if share.samples]
-        if not sampling:
+        sequences, batch = self._align(decoding, rest)
+        if batch is None:
             return Flight((), None, scores, _arrival(scores))
-        batch = self._sampling.align([s.sequence for s in decoding], [s.sequence for s in sampling[len(decoding) :]])
         sampled = sample(self.model.logits(hidden.index_select(0, staged.last)), batch)
-        return self._finish([share.sequence for share in sampling], batch, sampled, staged.sampled_seats, scores)
+        return self._finish(sequences, batch, sampled, staged.sampled_seats, scores)
 
-    def _decode(self, shares: list[Share], decoder: DecodeGraphs) -> Flight:
-        sequences = [share.sequence for share in shares]
-        logits, seats = decoder.run(shares)
-        batch = self._sampling.align(sequences, [])
-        captured = self._samplers.sampler_for(logits.shape[0], batch.plan()) if self._samplers is not None else None
+    def _replay(self, decoding: list[Share], rest: list[Share], graphs: SweepGraphs) -> Flight:
+        if rest:
+            seats, columns, pages = upload(table_entries([*decoding, *rest], self.cache.page_size), torch.int64, self.model.device)
+            self._table[seats, columns] = pages.to(torch.int32)
+        logits, seats = graphs.run(decoding, rest)
+        sequences, batch = self._align(decoding, rest)
+        if batch is None:
+            return Flight((), None, (), None)
+        captured = None
+        if not rest and self._samplers is not None:
+            captured = self._samplers.sampler_for(logits.shape[0], batch.plan())
         if captured is None:
-            sampled = sample(logits[: len(shares)], batch)
+            sampled = sample(logits[: len(sequences)], batch)
         else:
             captured.load(batch.plan())
             self._run(captured, logits)
-            sampled = captured.sampled(len(shares))
-        return self._finish(sequences, batch, sampled, seats[: len(shares)], ())
+            sampled = captured.sampled(len(sequences))
+        return self._finish(sequences, batch, sampled, seats[: len(sequences)], ())
+
+    def _align(self, decoding: list[Share], rest: list[Share]) -> tuple[list[Sequence], SamplingBatch | None]:
+        """The sequences that sample in the sweep, and their sampling; None if there are none."""
+        continuing = [share.sequence for share in decoding]
+        entering = [share.sequence for share in rest if share.samples]
+        sequences = [*continuing, *entering]
+        return sequences, self._sampling.align(continuing, entering) if sequences else None
 
     def _run(self, sampler: CapturedSampler, logits: Tensor) -> None:
         if sampler.replay is not None:

@@ -78,10 +78,9 @@ class Staged:
 
 
 def pack(shares: Many[Share], page_size: int) -> tuple[Tensor, Shape]:
-    """The sweep as uint8 on the CPU, and its sizes. The block table's entries are all pages that the shares write to or newly see."""
+    """The sweep as uint8 on the CPU, and its sizes."""
     token_ids, positions, rotary, places = array("q"), array("q"), array("q"), array("q")
     last, sampled_seats = array("q"), array("q")
-    entry_seats, entry_columns, entry_pages = array("q"), array("q"), array("q")
     seats, contexts, starts = array("i"), array("i"), array("i", [0])
     for share in shares:
         sequence, start, count = share.sequence, share.start, share.count
@@ -105,22 +104,34 @@ def pack(shares: Many[Share], page_size: int) -> tuple[Tensor, Shape]:
             low = max(start - column * page_size, 0)
             high = min(stop - column * page_size, page_size)
             places.extend(range(place + low, place + high))
-        # A sequence that has just taken its seat brings the pages that were found in the prefix cache as well.
-        known_columns = 0 if share.enters else first_page
-        columns = range(known_columns, end_page)
-        entry_seats.extend((seat,) * len(columns))
-        entry_columns.extend(columns)
-        entry_pages.extend(pages[known_columns:end_page])
         seats.append(seat)
         contexts.append(stop)
         starts.append(starts[-1] + count)
         if share.samples:
             last.append(starts[-1] - 1)
             sampled_seats.append(seat)
-    shape = Shape(len(token_ids), len(seats), len(last), len(entry_seats))
-    wide = (token_ids, positions, rotary, places, last, sampled_seats, entry_seats, entry_columns, entry_pages)
-    data = bytearray().join(part.tobytes() for part in (*wide, seats, contexts, starts))
-    return torch.frombuffer(data, dtype=torch.uint8), shape
+    entries = table_entries(shares, page_size)
+    shape = Shape(len(token_ids), len(seats), len(last), entries.shape[1])
+    wide = (token_ids, positions, rotary, places, last, sampled_seats)
+    long = torch.frombuffer(bytearray().join(part.tobytes() for part in wide), dtype=torch.uint8)
+    short = torch.frombuffer(bytearray().join(part.tobytes() for part in (seats, contexts, starts)), dtype=torch.uint8)
+    return torch.cat((long, entries.flatten().view(torch.uint8), short)), shape
+
+
+def table_entries(shares: Many[Share], page_size: int) -> Tensor:
+    """int64 (3, entries) on the CPU: seats, columns and pages of what the block table must hold for the sweep and may not hold yet.
+
+    Those are the pages that the shares write to, and all of a sequence that has just taken its seat.
+    """
+    seats, columns, pages = array("q"), array("q"), array("q")
+    for share in shares:
+        sequence = share.sequence
+        assert sequence.seat is not None
+        first, end = 0 if share.enters else share.start // page_size, -(-(share.start + share.count) // page_size)
+        seats.extend((sequence.seat,) * (end - first))
+        columns.extend(range(first, end))
+        pages.extend(sequence.pages[first:end])
+    return torch.tensor((seats.tolist(), columns.tolist(), pages.tolist()), dtype=torch.int64)
 
 
 def pack_decode(shares: Many[Share], rows: int, page_size: int, idle_seat: int) -> Tensor:
@@ -147,3 +158,36 @@ def pack_decode(shares: Many[Share], rows: int, page_size: int, idle_seat: int) 
     narrow[rows : rows + used] = positions + 1
     torch.arange(rows + 1, out=narrow[2 * rows :])
     return torch.cat((wide.flatten().view(torch.uint8), narrow.view(torch.uint8)))
+
+
+def pack_mixed(
+    decoding: Many[Share], prompts: Many[Share], rows: int, tokens: int, most_prompts: int, page_size: int, idle_seat: int
+) -> Tensor:
+    """As `pack`, with the sequences that decode padded to `rows` and the others to `most_prompts` with `tokens` tokens in all.
+
+    The result has Shape(rows + tokens, rows + most_prompts, rows + most_prompts, 0): entries of the block table are left to the caller.
+    The shares that sample come first among the sampled, without gaps.
+    """
+    packed, shape = pack(prompts, page_size)
+    theirs = Staged.of(packed, shape)
+    wide = torch.zeros(4, rows + tokens, dtype=torch.int64)
+    wide[2], wide[3] = 1, -1
+    seats = torch.full((rows + most_prompts,), idle_seat, dtype=torch.int32)
+    contexts = torch.zeros(rows + most_prompts, dtype=torch.int32)
+    starts = torch.full((rows + most_prompts + 1,), rows + shape.tokens, dtype=torch.int32)
+    last = torch.zeros(rows + most_prompts, dtype=torch.int64)
+    sampled_seats = torch.full((rows + most_prompts,), idle_seat, dtype=torch.int64)
+    used = len(decoding)
+    if used:
+        ours = Staged.of(pack_decode(decoding, used, page_size, idle_seat), Shape(used, used, used, used))
+        wide[:, :used] = torch.stack((ours.token_ids, ours.positions, ours.rotary_lengths, ours.places))
+        seats[:used], contexts[:used] = ours.seats, ours.contexts
+        last[:used], sampled_seats[:used] = ours.last, ours.sampled_seats
+    wide[:, rows : rows + shape.tokens] = torch.stack((theirs.token_ids, theirs.positions, theirs.rotary_lengths, theirs.places))
+    seats[rows : rows + shape.sequences], contexts[rows : rows + shape.sequences] = theirs.seats, theirs.contexts
+    torch.arange(rows, out=starts[:rows])
+    starts[rows : rows + shape.sequences + 1] = theirs.starts + rows
+    last[used : used + shape.sampled] = theirs.last + rows
+    sampled_seats[used : used + shape.sampled] = theirs.sampled_seats
+    long = torch.cat((wide.flatten(), last, sampled_seats))
+    return torch.cat((long.view(torch.uint8), torch.cat((seats, contexts, starts)).view(torch.uint8)))

@@ -1,15 +1,16 @@
-"""Decode sweeps as CUDA graphs, one for each batch bucket."""
+"""Sweeps as CUDA graphs: decode sweeps, one for each batch bucket, and decode with a little of prompts beside it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from inferometer.engine.graph import Graph
-from inferometer.engine.staging import Shape, Staged, pack_decode
+from inferometer.engine.staging import Shape, Staged, pack_decode, pack_mixed
 from inferometer.nn.cache import PagedCache
 from inferometer.nn.transformer import Transformer
 from inferometer.schedule.sweep import Share
@@ -17,60 +18,119 @@ from inferometer.schedule.sweep import Share
 _SHORTEST = 512
 """Tokens up to which all contexts count as equally long."""
 
+PROMPTS = 8
+"""The most prompts of a recorded sweep."""
 
-class DecodeGraphs:
-    """Runs sweeps of one token a sequence; what is run a second time is recorded first.
+PROMPT_TOKENS = (64, 128, 256, 512)
+"""Buckets of their tokens. Beyond the last the GPU is busy for longer than the host takes to launch kernel by kernel."""
 
-    tokens: int64 (seats,), each seat's newest token, the last seat idle. table: int32 (seats, stride). Rows are padded to a bucket, and
-    the longest context is rounded up, so that few graphs serve all batches. Graphs hold no memory but the inputs of their bucket and
-    one pool of temporaries that they share, since they never run at the same time.
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """What a graph is recorded for: rows that decode, tokens of prompts behind them, and the most tokens that a decoding row can hold."""
+
+    rows: int
+    prompt_tokens: int
+    longest: int
+
+    @property
+    def shape(self) -> Shape:
+        """Sizes of its input. A decode sweep's entries of the block table, one a row, are written by the graph."""
+        if not self.prompt_tokens:
+            return Shape(self.rows, self.rows, self.rows, self.rows)
+        sequences = self.rows + PROMPTS
+        return Shape(self.rows + self.prompt_tokens, sequences, sequences, 0)
+
+    @property
+    def query_lengths(self) -> tuple[int, ...]:
+        """In name: which prompt has how many of the tokens, the device alone knows."""
+        if not self.prompt_tokens:
+            return (1,) * self.rows
+        return (*(1,) * self.rows, self.prompt_tokens - 2 * (PROMPTS - 1), *(2,) * (PROMPTS - 1))
+
+
+class SweepGraphs:
+    """Runs sweeps of buckets; what is run a second time is recorded first.
+
+    tokens: int64 (seats,), each seat's newest token, the last seat idle. table: int32 (seats, stride). Rows and tokens are padded, and the
+    longest context is rounded up, so that few graphs serve all batches. Graphs hold no memory but the inputs of their bucket and one
+    pool of temporaries that they share, since they never run at the same time.
     """
 
     def __init__(self, model: Transformer, cache: PagedCache, tokens: Tensor, table: Tensor, pool: Any) -> None:
         self._model, self._cache, self._tokens, self._table, self._pool = model, cache, tokens, table, pool
-        self._inputs: dict[int, Tensor] = {}
-        self._graphs: dict[tuple[int, int], Graph | None] = {}
-        self._logits = torch.empty(bucket(tokens.numel() - 1), model.spec.vocabulary, device=model.device, dtype=model.dtype)
+        self._inputs: dict[Shape, Tensor] = {}
+        self._graphs: dict[Bucket, Graph | None] = {}
+        rows = rows_bucket(tokens.numel() - 1) + PROMPTS
+        self._logits = torch.empty(rows, model.spec.vocabulary, device=model.device, dtype=model.dtype)
 
     @property
     def recorded(self) -> int:
         """Graphs that there are."""
         return sum(graph is not None for graph in self._graphs.values())
 
-    def run(self, shares: Many[Share]) -> tuple[Tensor, Tensor]:
-        """Queues the sweep. Returns logits (bucket, vocabulary) and the seats of their rows, int64 (bucket,).
+    def serves(self, decoding: Many[Share], prompts: Many[Share]) -> bool:
+        """Whether there is a bucket for a sweep of these shares."""
+        if not prompts:
+            return bool(decoding)
+        if len(prompts) > PROMPTS or sum(share.count for share in prompts) > PROMPT_TOKENS[-1]:
+            return False
+        return not any(share.sequence.request.params.prompt_logprobs for share in prompts)  # those need more than the last logits
 
-        The first rows are the shares', in order; both tensors are good until the next call.
+    def run(self, decoding: Many[Share], prompts: Many[Share]) -> tuple[Tensor, Tensor]:
+        """Queues a sweep. Returns logits (rows, vocabulary) and the seats of their rows, int64 (rows,), padding behind.
+
+        The first rows are those of the shares that sample, in order; both tensors are good until the next call. For prompts the block
+        table holds all pages already.
         """
-        rows = bucket(len(shares))
-        longest = _rounded(max(share.start for share in shares) + 1, self._table.shape[1] * self._cache.page_size)
-        inputs = self._static(rows)
-        packed = pack_decode(shares, rows, self._cache.page_size, self._tokens.numel() - 1)
+        bucket = self._bucket(decoding, prompts)
+        idle, size = self._tokens.numel() - 1, self._cache.page_size
+        if prompts:
+            packed = pack_mixed(decoding, prompts, bucket.rows, bucket.prompt_tokens, PROMPTS, size, idle)
+        else:
+            packed = pack_decode(decoding, bucket.rows, size, idle)
+        inputs = self._static(bucket.shape)
         inputs.copy_(packed.pin_memory() if inputs.is_cuda else packed, non_blocking=True)
-        staged = Staged.of(inputs, Shape(rows, rows, rows, rows))
-        key = (rows, longest)
-        graph = self._graphs.get(key)
-        if graph is None and key in self._graphs:
-            graph = self._graphs[key] = Graph(lambda: self._sweep(staged, rows, longest), self._model.device, self._pool)
+        staged = Staged.of(inputs, bucket.shape)
+        graph = self._graphs.get(bucket)
+        if graph is None and bucket in self._graphs:
+            graph = self._graphs[bucket] = Graph(lambda: self._sweep(staged, bucket), self._model.device, self._pool)
         if graph is None:
-            self._graphs[key] = None  # once seen: everything it needs is compiled, and the next time it is worth recording
-            self._sweep(staged, rows, longest)
+            self._graphs[bucket] = None  # once seen: everything it needs is compiled, and the next time it is worth recording
+            self._sweep(staged, bucket)
         else:
             graph()
-        return self._logits[:rows], staged.sampled_seats
+        return self._logits[: bucket.shape.sampled], staged.sampled_seats
 
-    def _sweep(self, staged: Staged, rows: int, longest: int) -> None:
-        staged.write_entries(self._table)
-        batch = staged.batch(self._tokens, self._table, (1,) * rows, (longest,) * rows)
-        self._logits[:rows].copy_(self._model.logits(self._model.sweep(batch, self._cache)))
+    def _bucket(self, decoding: Many[Share], prompts: Many[Share]) -> Bucket:
+        most = self._table.shape[1] * self._cache.page_size
+        longest = _rounded(max((share.start for share in decoding), default=0) + 1, most)
+        if not prompts:
+            return Bucket(rows_bucket(len(decoding)), 0, longest)
+        # Coarser: a row more costs such a sweep little, and there are more kinds of them.
+        rows = min(max(8, 1 << (len(decoding) - 1).bit_length()), rows_bucket(self._tokens.numel() - 1)) if decoding else 0
+        tokens = sum(share.count for share in prompts)
+        return Bucket(rows, next(size for size in PROMPT_TOKENS if size >= tokens), longest)
 
-    def _static(self, rows: int) -> Tensor:
-        if rows not in self._inputs:
-            self._inputs[rows] = torch.empty(Shape(rows, rows, rows, rows).nbytes, dtype=torch.uint8, device=self._model.device)
-        return self._inputs[rows]
+    def _sweep(self, staged: Staged, bucket: Bucket) -> None:
+        if not bucket.prompt_tokens:
+            staged.write_entries(self._table)
+        contexts = (bucket.longest,) * bucket.rows
+        if bucket.prompt_tokens:
+            contexts += (bucket.prompt_tokens,) * PROMPTS
+        batch = staged.batch(self._tokens, self._table, bucket.query_lengths, contexts)
+        hidden = self._model.sweep(batch, self._cache)
+        if bucket.prompt_tokens:
+            hidden = hidden.index_select(0, staged.last)
+        self._logits[: bucket.shape.sampled].copy_(self._model.logits(hidden))
+
+    def _static(self, shape: Shape) -> Tensor:
+        if shape not in self._inputs:
+            self._inputs[shape] = torch.empty(shape.nbytes, dtype=torch.uint8, device=self._model.device)
+        return self._inputs[shape]
 
 
-def bucket(rows: int) -> int:
+def rows_bucket(rows: int) -> int:
     """The least number of rows that graphs are made for and that holds `rows`: at most a quarter more, beyond 8."""
     if rows <= 2:
         return rows
