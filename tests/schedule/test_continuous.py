@@ -109,6 +109,15 @@ def test_the_youngest_is_preempted_and_comes_back_before_those_that_never_ran() 
     assert (run.truths[3].first_sweep or 0) >= recomputed[-1]
 
 
+@pytest.mark.parametrize(("pages", "sweep_tokens"), [(11, 3), (12, 4), (12, 5), (13, 8), (15, 4)])
+def test_the_oldest_gets_pages_for_its_prompt_from_those_that_have_grown_beside_it(pages: int, sweep_tokens: int) -> None:
+    run = FakeExecutor(Continuous(horizon=0), pages=pages, page_size=4, sweep_tokens=sweep_tokens, lookahead=1)
+    run.add(make_request(0, 40, 1), make_request(1, 4, 30))
+    run.run()  # the executor checks that the oldest goes on in every sweep
+    run.check_finished()
+    assert run.truths[1].sequence.preempted == 1
+
+
 def test_a_preempted_sequence_waits_until_its_tokens_are_read() -> None:
     run = FakeExecutor(Continuous(horizon=0), pages=6, page_size=4, lookahead=2)
     run.add(make_request(0, 7, 17), make_request(1, 7, 9))

@@ -86,25 +86,25 @@ def test_document_000_row() -> None:
     assert len(run.sweeps) == 32 * NEW
 
 
-@pytest.mark.parametrize("most", [1, 3, 8, 31, 32, 40, None])
+@pytest.mark.parametrize("most", [3, 31, None])
 def test_zigzag_with_fewer_groups_than_there_are(most: int | None) -> None:
     run = job(Zigzag(SIZE, most), 8704)
     assert run.pool.peak_in_use == zigzag_peak(min(most or 32, 32))
 
 
-@pytest.mark.parametrize("most", [1, 3, 8, 31, 32, 40, None])
+@pytest.mark.parametrize("most", [1, 8, 31])
 def test_diagonal_with_fewer_groups_than_there_are(most: int | None) -> None:
     run = job(Diagonal(SIZE, most), 8704)
     assert (entries(run), run.pool.peak_in_use) == diagonal_by_hand(32, most or 99, 8704)
 
 
-@pytest.mark.parametrize("pages", [272, 543, 544, 1000, 4321, 8703])
+@pytest.mark.parametrize("pages", [543, 544, 8703])
 def test_zigzag_in_a_pool_too_small_for_all(pages: int) -> None:
     run = job(Zigzag(SIZE), pages)
     assert run.pool.peak_in_use == zigzag_peak(pages // (SIZE * pages_at(NEW - 1)))
 
 
-@pytest.mark.parametrize("pages", [272, 528, 529, 536, 1000, 4321, 8559])
+@pytest.mark.parametrize("pages", [272, 529, 4321, 8559])
 def test_diagonal_in_a_pool_too_small_for_all(pages: int) -> None:
     run = job(Diagonal(SIZE), pages)
     assert (entries(run), run.pool.peak_in_use) == diagonal_by_hand(32, 99, pages)

@@ -140,6 +140,24 @@ def test_requests_computed_side_by_side_out_of_step_both_keep_their_own_pages() 
     run.check_finished()
 
 
+def test_one_whose_pages_had_doubles_finds_and_publishes_again_when_it_comes_back() -> None:
+    returned = []
+    for pages in range(24, 34):
+        run = FakeExecutor(Continuous(horizon=0), pages=pages, page_size=4, sweep_tokens=5, lookahead=1)
+        run.add(*(make_request(id_, (*TEXT[:50], 5000 + id_), 30) for id_ in range(3)))
+        sequence = run.truths[2].sequence
+        while not sequence.preempted and not sequence.ended:
+            had_doubles = sequence.shadowed
+            run.step()
+        sweeps = len(run.sweeps)
+        run.run()
+        run.check_finished()
+        starts = [start for sweep in run.sweeps[sweeps:] for id_, start, _ in sweep if id_ == 2]
+        returned += [starts[0]] if had_doubles else []
+    assert returned
+    assert min(returned) >= 40
+
+
 def test_pages_that_are_recomputed_are_found_again() -> None:
     run = FakeExecutor(Continuous(horizon=0), pages=20, page_size=4, lookahead=1)
     run.add(make_request(0, 20, 52), make_request(1, TEXT[:20], 40))

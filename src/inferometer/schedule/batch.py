@@ -138,7 +138,7 @@ class Batch:
             aligned = stop - stop % size
             if aligned > sequence.computed:
                 stop = aligned
-            elif key in self._pieces:
+            elif key in self._pieces and not sequence.computed % size:
                 return
             count = stop - sequence.computed
         if count < 1:
