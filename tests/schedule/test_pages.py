@@ -162,13 +162,24 @@ def test_misuse_is_told(misuse: object, message: str) -> None:
 )
 def test_the_check_finds_damage(damage: object, message: str) -> None:
     pool = PagePool(6, 16)
-    pages = pool.take(3)
-    publish(pool, pages, names(3))
+    pages = pool.take(6)
+    publish(pool, pages[:3], names(3))
     pool.release(pages[1:])
     pool.check()
     damage(pool)  # type: ignore[operator]
     with pytest.raises(RuntimeError, match=message):
         pool.check()
+
+
+def test_pages_that_were_never_taken_cost_nothing() -> None:
+    pool = PagePool(10**15, 16)
+    assert pool.take(3) == [0, 1, 2]
+    pool.release([1])
+    assert pool.take(2) == [1, 3]
+    assert pool.available == 10**15 - 4
+    pool.check()
+    with pytest.raises(RuntimeError, match="free"):
+        pool.share([10**14])
 
 
 @pytest.mark.parametrize(("pages", "size"), [(0, 16), (4, 0), (-1, 16)])

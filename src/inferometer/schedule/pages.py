@@ -17,6 +17,8 @@ class PagePool:
     A page is free, or in use by one or more sequences, or kept: nobody uses it, but it is published under a digest and found by it until
     its room is needed. Free pages go out lowest number first, then the kept ones that have not been used for longest.
 
+    Pages that were never taken cost nothing: a small model has room for millions.
+
     pages, page_size (tokens a page): at least 1. Raises ValueError.
     """
 
@@ -26,8 +28,8 @@ class PagePool:
         self.pages = pages
         self.page_size = page_size
         self.peak_in_use = 0
-        self._free = list(range(pages))  # a heap
-        self._users = [0] * pages
+        self._free: list[int] = []  # a heap: those that were given back
+        self._users: list[int] = []  # as long as there are pages that were ever taken: the lowest numbers
         self._kept: OrderedDict[int, None] = OrderedDict()  # longest unused first
         self._page_of: dict[bytes, int] = {}
         self._digest_of: dict[int, bytes] = {}
@@ -35,12 +37,12 @@ class PagePool:
     @property
     def available(self) -> int:
         """Pages that can be taken now."""
-        return len(self._free) + len(self._kept)
+        return self.pages - self.in_use
 
     @property
     def in_use(self) -> int:
         """Pages that someone holds; one that several hold counts once."""
-        return self.pages - len(self._free) - len(self._kept)
+        return len(self._users) - len(self._free) - len(self._kept)
 
     @property
     def kept(self) -> int:
@@ -59,7 +61,7 @@ class PagePool:
         """`count` pages with one user each. Raises PagesExhaustedError, and takes none, if fewer are available."""
         if count > self.available:
             raise PagesExhaustedError(f"{count} pages are asked for, {self.available} of {self.pages} are available")
-        taken = [heappop(self._free) if self._free else self._evict() for _ in range(count)]
+        taken = [self._next() for _ in range(count)]
         for page in taken:
             self._users[page] = 1
         self.peak_in_use = max(self.peak_in_use, self.in_use)
@@ -68,7 +70,7 @@ class PagePool:
     def share(self, pages: Iterable[int]) -> None:
         """One more user for pages that someone holds or that are kept. Raises RuntimeError for a free page."""
         for page in pages:
-            if self._users[page] == 0:
+            if not self._held(page):
                 if page not in self._kept:
                     raise RuntimeError(f"page {page} is free and holds nothing to share")
                 del self._kept[page]
@@ -81,7 +83,7 @@ class PagePool:
         The last page counts as the longest unused: a page is of no use once the one before it is gone.
         """
         for page in reversed(pages):
-            if self._users[page] < 1:
+            if not self._held(page):
                 raise RuntimeError(f"page {page} is released, but nobody holds it")
             self._users[page] -= 1
             if self._users[page] == 0:
@@ -92,7 +94,7 @@ class PagePool:
 
     def publish(self, page: int, digest: bytes) -> bool:
         """Lets a page in use be found by `digest`. False, and nothing changes, if another page already is."""
-        if self._users[page] < 1:
+        if not self._held(page):
             raise RuntimeError(f"page {page} is published, but nobody holds it")
         found = self._page_of.setdefault(digest, page)
         if found == page:
@@ -105,7 +107,7 @@ class PagePool:
 
     def unused(self, pages: Iterable[int]) -> int:
         """How many of the pages nobody holds: so many fewer are available once they are shared."""
-        return sum(self._users[page] == 0 for page in pages)
+        return sum(not self._held(page) for page in pages)
 
     def forget(self) -> None:
         """No page is found by its content any longer: kept ones are free, those in use stay so."""
@@ -121,12 +123,14 @@ class PagePool:
 
     def check(self) -> None:
         """Raises RuntimeError, saying what is wrong, if a page is lost, in two states at once or found by a wrong digest."""
+        if len(self._users) > self.pages:
+            raise RuntimeError(f"{len(self._users)} pages were taken of {self.pages}")
         for page, users in enumerate(self._users):
             if users < 0:
                 raise RuntimeError(f"page {page} has {users} users")
         states = sorted([*self._free, *self._kept, *self.users()])
-        if states != list(range(self.pages)):
-            wrong = sorted(set(range(self.pages)) ^ set(states)) or sorted({page for page in states if states.count(page) > 1})
+        if states != list(range(len(self._users))):
+            wrong = sorted(set(range(len(self._users))) ^ set(states)) or sorted({page for page in states if states.count(page) > 1})
             raise RuntimeError(f"pages {wrong} are lost, or free and in use at once")
         for page in self._kept:
             if page not in self._digest_of:
@@ -136,6 +140,17 @@ class PagePool:
                 raise RuntimeError(f"page {page} is free, but still found by a digest")
         if {digest: page for page, digest in self._digest_of.items()} != self._page_of:
             raise RuntimeError("pages and digests do not lead to each other")
+
+    def _held(self, page: int) -> bool:
+        return page < len(self._users) and self._users[page] > 0
+
+    def _next(self) -> int:
+        if self._free:
+            return heappop(self._free)
+        if len(self._users) == self.pages:
+            return self._evict()
+        self._users.append(0)
+        return len(self._users) - 1
 
     def _evict(self) -> int:
         page, _ = self._kept.popitem(last=False)
