@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from inferometer import LLM, SamplingParams
 from inferometer.engine.engine import Engine
 from inferometer.errors import UserError
 from inferometer.nn.batch import prompt_batch
+from inferometer.schedule.completion import StreamedToken
 from inferometer.schedule.request import Request
 from inferometer.schedule.scheduler import RequestTooLargeError
 from tiny_models import tiny_model
@@ -137,6 +139,143 @@ def test_an_abandoned_stream_leaves_nothing_running(llm: LLM) -> None:
         next(stream)
     stream.close()
     assert not llm.engine.has_work
+
+
+def _ids(stream: Iterator[StreamedToken]) -> list[int]:
+    return [token.token_id for token in stream]
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_iterators_take_turns_in_any_order(llm: LLM, lookahead: int) -> None:
+    """Whoever asks drives the engine for all: nobody's tokens are lost on the way."""
+    params = SamplingParams(max_new_tokens=12, ignore_eos=True)
+    prompts = _prompts(7)
+    expected = [completion.token_ids for completion in llm.generate(prompts, params)]
+    llm.engine.lookahead, before = lookahead, llm.engine.lookahead
+    for seed in range(4):
+        generator = random.Random(seed)
+        streams = {i: llm.stream([prompt], params) for i, prompt in enumerate(prompts)}
+        found: dict[int, list[int]] = {i: [] for i in streams}
+        while streams:
+            i = generator.choice(list(streams))
+            token = next(streams[i], None)
+            if token is None or (i == 3 and token.index == 4):
+                streams.pop(i).close()
+            else:
+                found[i].append(token.token_id)
+            llm.engine.scheduler.check_pages()
+        assert found == {i: expected[i][: 4 if i == 3 else None] for i in found}
+        assert not llm.engine.scheduler.has_work
+        assert not llm._inboxes
+    llm.engine.lookahead = before
+
+
+def test_a_consumer_may_generate(llm: LLM) -> None:
+    params = SamplingParams(max_new_tokens=8, ignore_eos=True)
+    outer, inner = (completion.token_ids for completion in llm.generate([[1, 2], [3]], params))
+    found = []
+    for token in llm.stream([[1, 2]], params):
+        found.append(token.token_id)
+        assert llm.generate([[3]], params)[0].token_ids == inner
+    assert found == outer
+
+
+@pytest.mark.parametrize("how", ["clear", "close", "abort"])
+def test_what_is_dropped_under_an_iterator_ends_it(folder: Path, how: str) -> None:
+    with LLM(folder, dtype="float32", device="cpu", weights="dummy") as own:
+        params = SamplingParams(max_new_tokens=8, ignore_eos=True)
+        expected = own.generate([[1, 2]], params)
+        stream = own.stream([[1, 2]], params)
+        next(stream)
+        if how == "abort":
+            own.engine.abort(own._requests - 1)
+        elif how == "clear":
+            own.engine.clear()
+        else:
+            own.close()
+        with pytest.raises(RuntimeError, match="dropped while they ran"):
+            next(stream)
+        assert own.generate([[1, 2]], params) == expected  # a closed model starts anew
+
+
+def test_an_iterator_that_outlives_its_engine_brings_none_back(folder: Path) -> None:
+    own = LLM(folder, dtype="float32", device="cpu", weights="dummy")
+    stream = own.stream([[1, 2]])
+    next(stream)
+    own.close()
+    stream.close()
+    assert own._engine is None
+
+
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
+def test_the_prefix_cache_forgets_what_a_failed_sweep_did_not_write(folder: Path, monkeypatch: pytest.MonkeyPatch, error: Any) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    with LLM(folder, dtype="float32", device="cpu", weights="dummy") as own:
+        params = SamplingParams(max_new_tokens=4, ignore_eos=True)
+        other = own.stream([[9] * 5], params)
+        next(other)
+        with monkeypatch.context() as patch:
+            patch.setattr(own.model, "sweep", fail)
+            with pytest.raises(error):
+                own.generate([[3] * 50], params)
+        assert not own.engine.has_work
+        hits = own.engine.scheduler.hit_tokens
+        own.generate([[3] * 50], params)
+        assert own.engine.scheduler.hit_tokens == hits
+        with pytest.raises(RuntimeError, match="dropped"):
+            list(other)
+
+
+def test_an_iterator_may_be_collected_during_a_step(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The garbage collector closes it wherever it likes, in the middle of a plan as well."""
+    params = SamplingParams(max_new_tokens=8, ignore_eos=True)
+    expected = _ids(llm.stream([[1, 2]], params))
+    abandoned, kept = llm.stream([[5], [6]], params), llm.stream([[1, 2]], params)
+    next(abandoned)
+    found = [next(kept).token_id]
+    plan = type(llm.engine.scheduler.admission).plan
+
+    def collect(admission: object, batch: Any) -> None:
+        for _ in batch.decoding:
+            abandoned.close()
+        plan(admission, batch)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(llm.engine.scheduler.admission), "plan", collect)
+    assert found + _ids(kept) == expected
+    assert not llm.engine.has_work
+    llm.engine.scheduler.check_pages()
+
+
+def test_the_engine_refuses_more_tokens_than_the_model_has_positions(llm: LLM, tmp_path: Path) -> None:
+    with pytest.raises(RequestTooLargeError, match="96 tokens that a sequence"):
+        llm.engine.add(Request(0, (1,) * 90, SamplingParams(max_new_tokens=7), 0))
+    with LLM(tiny_model(tmp_path, "bloom"), dtype="float32", device="cpu", weights="dummy") as endless:
+        assert len(endless.generate([[1] * 200], SamplingParams(max_new_tokens=3, ignore_eos=True))[0].token_ids) == 3
+        with pytest.raises(RequestTooLargeError, match="1048576 tokens that a sequence"):
+            endless.generate([[1], [2]], [SamplingParams(), SamplingParams(max_new_tokens=2**20)])
+        assert not endless.engine.has_work
+
+
+def test_damaged_weights_do_not_fill_the_hosts_memory(folder: Path) -> None:
+    """Pages that were never written take none, and clearing them must not write to them."""
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    with LLM(folder, dtype="float32", device="cpu", weights="dummy", gpu_memory=1.0) as broken:
+        weight = broken.model.get_parameter("layers.1.feed_forward.down.weight")
+        sound = weight.detach().clone()
+        params = SamplingParams(max_new_tokens=4)
+        expected = broken.generate([[1, 2, 3]], params)
+        weight.data.fill_(float("nan"))
+        before = resident()
+        with pytest.raises(UserError, match="no token a finite score"):
+            broken.generate([[1, 2]])
+        assert resident() - before < 2**28
+        weight.data.copy_(sound)
+        assert broken.generate([[1, 2, 3]], params) == expected
 
 
 def test_end_tokens(llm: LLM) -> None:
@@ -275,7 +414,14 @@ def test_scores_that_are_no_numbers_are_an_error_and_no_text(folder: Path) -> No
         assert not broken.engine.has_work
 
 
-@pytest.mark.parametrize("wrong", [{"gpu_memory": -1.0}, {"gpu_memory": float("nan")}, {"seed": -1}, {"seed": 2**64}, {"seed": "x"}])
+WRONG = (
+    *({"gpu_memory": value} for value in (-1.0, 0, float("nan"), float("inf"), "1", True)),
+    *({"memory_fraction": value} for value in (0, -0.5, 1.01, float("nan"), None, "x", True)),
+    *({"seed": value} for value in (-1, 2**64, "x", True)),
+)
+
+
+@pytest.mark.parametrize("wrong", WRONG)
 def test_a_setting_out_of_range_is_told_before_anything_is_loaded(folder: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=f"{next(iter(wrong))} must be"):
         LLM(folder, weights="dummy", device="cpu", **wrong)

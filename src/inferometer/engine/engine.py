@@ -20,7 +20,7 @@ from inferometer.schedule.continuous import Continuous
 from inferometer.schedule.emission import Emission
 from inferometer.schedule.pages import PagePool
 from inferometer.schedule.request import Request
-from inferometer.schedule.scheduler import Scheduler
+from inferometer.schedule.scheduler import RequestTooLargeError, Scheduler
 from inferometer.schedule.sequence import Sequence
 
 PAGE_SIZE = 16
@@ -31,6 +31,9 @@ SEATS = 256
 
 SWEEP_TOKENS = 8192
 """The most tokens of one sweep: enough to fill a large GPU's matrix units, few enough that activations stay small."""
+
+LONGEST = 2**20
+"""The most tokens of one sequence of a model that sets no limit: the block table has a row as long as that for every seat."""
 
 
 class Engine:
@@ -116,10 +119,17 @@ class Engine:
 
     def check(self, request: Request) -> None:
         """Raises RequestTooLargeError for a request that could never run, however long it waited."""
+        if request.tokens > self._longest:
+            prompt, new = len(request.prompt_token_ids), request.params.max_new_tokens
+            raise RequestTooLargeError(
+                f"a prompt of {prompt} tokens and {new} new ones are more than the {self._longest} tokens that a sequence of "
+                f"{self.model.spec.name} can have; use a shorter prompt or a smaller max_new_tokens"
+            )
         self.scheduler.check(request)
 
     def add(self, request: Request) -> Sequence:
         """Queues a request; the sequence tells how far it is. Raises RequestTooLargeError for one that could never run."""
+        self.check(request)
         return self.scheduler.add(request)
 
     def abort(self, request_id: int) -> None:
@@ -188,10 +198,14 @@ class Engine:
                 self.abort(self._unwanted.pop())
 
     @property
+    def _longest(self) -> int:
+        limit = self.model.spec.context_limit
+        return LONGEST if limit is None else limit
+
+    @property
     def _running(self) -> Runner:
         if self._runner is None:
-            limit = self.model.spec.context_limit
-            stride = self.pages if limit is None else min(self.pages, -(-limit // self.page_size))
+            stride = min(self.pages, -(-self._longest // self.page_size))
             cache = PagedCache(self.model.spec, self.pages, self.page_size, self.model.device, self.model.dtype)
             self._runner = Runner(self.model, cache, seats=self.seats, stride=stride, graphs=self.graphs)
         return self._runner

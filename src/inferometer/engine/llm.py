@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
 from math import inf
 from numbers import Real
@@ -137,7 +137,9 @@ class LLM:
                 completions[token.prompt] = token.completion
         return [completions[index] for index in sorted(completions)]
 
-    def stream(self, prompts: Prompts, params: SamplingParams | Sequence[SamplingParams] = SamplingParams()) -> Iterator[StreamedToken]:
+    def stream(
+        self, prompts: Prompts, params: SamplingParams | Sequence[SamplingParams] = SamplingParams()
+    ) -> Generator[StreamedToken, None, None]:
         """As `generate`, but yields each token as it comes. Closing the iterator early drops what is unfinished.
 
         The request is checked at once, before the first token is asked for. Several iterators may be open at a time: each drives the
@@ -181,7 +183,7 @@ class LLM:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def _run(self, requests: list[Request]) -> Iterator[StreamedToken]:
+    def _run(self, requests: list[Request]) -> Generator[StreamedToken, None, None]:
         engine = self.engine  # the same until the end, whatever becomes of it
         streams = {request.id: TextStream(request, place, self.tokenizer) for place, request in enumerate(requests)}
         inbox: deque[Emission] = deque()
