@@ -119,7 +119,7 @@ class Engine:
 
     def check(self, request: Request) -> None:
         """Raises RequestTooLargeError for a request that could never run, however long it waited."""
-        if request.tokens > self._longest:
+        if request.tokens - 1 > self._longest:  # the last token is never run
             prompt, new = len(request.prompt_token_ids), request.params.max_new_tokens
             raise RequestTooLargeError(
                 f"a prompt of {prompt} tokens and {new} new ones are more than the {self._longest} tokens that a sequence of "
