@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from inferometer import LLM, SamplingParams
 from inferometer.engine.engine import Engine
+from inferometer.nn.batch import prompt_batch
 from inferometer.nn.transformer import Transformer
 from inferometer.schedule.admission import admission
 from inferometer.schedule.continuous import Continuous
@@ -181,6 +182,7 @@ def run(name: str, stream: list[Asked], how: Setting) -> Engine:
         assert step < 3000, "somebody starves"
     assert engine.scheduler.pool.in_use == 0
     assert engine.scheduler.running == engine.scheduler.waiting == 0
+    assert not engine._scores  # of prompts: what is kept until the first token is given out, once
     for request in requests:
         expected = alone(name, replace(request, id=0))
         got = found[request.id]
@@ -196,6 +198,25 @@ def run(name: str, stream: list[Asked], how: Setting) -> Engine:
                 assert ours.prompt_logprobs[0] is None
                 close(ours.prompt_logprobs[1:], theirs.prompt_logprobs[1:])
     return engine
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("length", [1, 15, 16, 17, 40])
+def test_alone_is_what_the_model_gives_without_a_cache(name: str, length: int) -> None:
+    request = Request(0, BASES[0][:length], SamplingParams(max_new_tokens=20, ignore_eos=True, prompt_logprobs=True), 0)
+    emissions = alone(name, request)
+    scored = [*(emissions[0].prompt_logprobs or ())[1:]]
+    tokens = list(request.prompt_token_ids)
+    for number, emission in enumerate(emissions):
+        # The frequencies of "dynamic" would be those of a prompt as long as all of that.
+        if number == 0 or name != "dynamic":
+            with torch.inference_mode():
+                logprobs = model(name)(prompt_batch([tokens], torch.device("cpu")), logits="all").log_softmax(-1)
+            if number == 0:
+                close(scored, logprobs[:-1].gather(1, torch.tensor(tokens[1:], dtype=torch.int64)[:, None])[:, 0].tolist())
+            assert emission.token_id == int(logprobs[-1].argmax())
+            close(emission.logprob, float(logprobs[-1].max()))
+        tokens.append(emission.token_id)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -222,6 +243,14 @@ def test_under_pressure_with_equal_beginnings(kind: int, lookahead: int) -> None
 def test_prompts_around_pages_and_chunks(length: int, sweep_tokens: int) -> None:
     stream = [Asked(0, length, suffix, 4, 5, 0, 2 * suffix, None) for suffix in (0, 1, 0, 2)]
     run("llama", stream, Setting(16, 50, 4, sweep_tokens, 1, "continuous", None, None))
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_a_prompt_is_scored_once_though_it_is_computed_again(lookahead: int) -> None:
+    """Preempted within its prompt and after it; dropped within it, with scores on their way."""
+    stream = [Asked(i % 2, 48, i % 3, 4, 18, i, i // 2, aborted) for i, aborted in enumerate((None, None, None, 5, None, 7, 9, None))]
+    engine = run("llama", stream, Setting(4, 10, 6, 16, lookahead, "greedy", None, None))
+    assert engine.scheduler.preemptions > 0
 
 
 def test_a_second_round_is_served_from_the_cache() -> None:

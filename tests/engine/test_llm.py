@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,20 @@ def test_iterators_take_turns_in_any_order(llm: LLM, lookahead: int) -> None:
     llm.engine.lookahead = before
 
 
+def test_a_stop_string_ends_an_iterator_that_another_has_driven_past_it(llm: LLM) -> None:
+    prompt, free = [5, 6], SamplingParams(max_new_tokens=20, ignore_eos=True, do_sample=True, temperature=3.0, seed=1)
+    text = llm.generate([prompt], free)[0].text
+    stopped = replace(free, stop=(text[2:4],))
+    expected = llm.generate([prompt], stopped)
+    assert len(expected[0].token_ids) < 18
+    late = llm.stream([prompt, [1]], stopped)
+    next(late)
+    llm.generate([[3]], SamplingParams(max_new_tokens=30, ignore_eos=True))
+    completions = [token.completion for token in late if token.completion is not None and token.prompt == 0]
+    assert completions == expected
+    assert not llm._inboxes
+
+
 def test_a_consumer_may_generate(llm: LLM) -> None:
     params = SamplingParams(max_new_tokens=8, ignore_eos=True)
     outer, inner = (completion.token_ids for completion in llm.generate([[1, 2], [3]], params))
@@ -250,11 +265,11 @@ def test_an_iterator_may_be_collected_during_a_step(llm: LLM, monkeypatch: pytes
 
 def test_the_engine_refuses_more_tokens_than_the_model_has_positions(llm: LLM, tmp_path: Path) -> None:
     with pytest.raises(RequestTooLargeError, match="96 tokens that a sequence"):
-        llm.engine.add(Request(0, (1,) * 90, SamplingParams(max_new_tokens=7), 0))
+        llm.engine.add(Request(0, (1,) * 90, SamplingParams(max_new_tokens=8), 0))
     with LLM(tiny_model(tmp_path, "bloom"), dtype="float32", device="cpu", weights="dummy") as endless:
         assert len(endless.generate([[1] * 200], SamplingParams(max_new_tokens=3, ignore_eos=True))[0].token_ids) == 3
         with pytest.raises(RequestTooLargeError, match="1048576 tokens that a sequence"):
-            endless.generate([[1], [2]], [SamplingParams(), SamplingParams(max_new_tokens=2**20)])
+            endless.generate([[1], [2]], [SamplingParams(), SamplingParams(max_new_tokens=2**20 + 1)])
         assert not endless.engine.has_work
 
 

@@ -196,7 +196,10 @@ class LLM:
                     if not inbox and any(sequences[request_id].ended for request_id in streams):
                         raise RuntimeError("requests were dropped while they ran: the engine was cleared or closed, or a sweep failed")
                 emission = inbox.popleft()
-                token = streams[emission.request_id].push(emission)
+                stream = streams.get(emission.request_id)
+                if stream is None:
+                    continue  # came before its text ended at a stop string, while another iterator drove the engine
+                token = stream.push(emission)
                 if token.completion is not None:
                     self._drop(engine, emission.request_id)
                     del streams[emission.request_id]
