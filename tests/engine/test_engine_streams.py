@@ -253,6 +253,20 @@ def test_a_prompt_is_scored_once_though_it_is_computed_again(lookahead: int) -> 
     assert engine.scheduler.preemptions > 0
 
 
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_a_prompt_dropped_half_way_leaves_no_scores(lookahead: int) -> None:
+    engine = Engine(model("llama"), pages=30, page_size=4, sweep_tokens=16, lookahead=lookahead)
+    engine.add(Request(0, BASES[0][:48], SamplingParams(prompt_logprobs=True), 0))
+    for _ in range(2):
+        engine.step()
+    assert engine._scores
+    engine.abort(0)
+    assert not engine._scores
+    assert engine.drain() == []  # with lookahead, scores that were still under way
+    assert not engine._scores
+    assert not engine.has_work
+
+
 def test_a_second_round_is_served_from_the_cache() -> None:
     engine = Engine(model("llama"), pages=60, page_size=4)
     tokens = []

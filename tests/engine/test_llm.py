@@ -269,7 +269,7 @@ def test_the_engine_refuses_more_tokens_than_the_model_has_positions(llm: LLM, t
     with LLM(tiny_model(tmp_path, "bloom"), dtype="float32", device="cpu", weights="dummy") as endless:
         assert len(endless.generate([[1] * 200], SamplingParams(max_new_tokens=3, ignore_eos=True))[0].token_ids) == 3
         with pytest.raises(RequestTooLargeError, match="1048576 tokens that a sequence"):
-            endless.generate([[1], [2]], [SamplingParams(), SamplingParams(max_new_tokens=2**20 + 1)])
+            endless.stream([[1], [2]], [SamplingParams(), SamplingParams(max_new_tokens=2**20 + 1)])
         assert not endless.engine.has_work
 
 
