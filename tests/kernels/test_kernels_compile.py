@@ -5,13 +5,15 @@ from __future__ import annotations
 import inspect
 import os
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 
-from inferometer.kernels import kv_write, paged_decode, ragged_prefill
+from inferometer.kernels import gate, kv_write, norm, paged_decode, ragged_prefill, rotary_write, skinny
+from inferometer.kernels.skinny_launch import candidates
 from inferometer.kernels.support import Kernel
+from inferometer.model.spec import Activation, NormKind
 
 triton = pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels are not compiled")
@@ -31,7 +33,7 @@ class Card:
 
     def launch(self, kernel: Kernel, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
         assert all(0 < size < 65536 for size in grid[1:])
-        launch = {name: options.pop(name) for name in ("num_warps", "num_stages") if name in options}
+        launch = {name: options.pop(name) for name in ("num_warps", "num_stages", "launch_pdl") if name in options}
         parameters = inspect.signature(kernel.function).parameters
         bound = inspect.signature(kernel.function).bind(*arguments, **options).arguments
         signature, constants, known = {}, {}, {}
@@ -61,10 +63,11 @@ class Card:
 def card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Card:
     card = Card(request.param)
     monkeypatch.setattr(Kernel, "launch", lambda kernel, grid, *arguments, **options: card.launch(kernel, grid, *arguments, **options))
-    for module in (paged_decode, ragged_prefill):
+    for module in (paged_decode, ragged_prefill, skinny):
         monkeypatch.setattr(module, "capability", lambda device: divmod(card.capability, 10))
     monkeypatch.setattr("inferometer.kernels.support.capability", lambda device: divmod(card.capability, 10))
-    monkeypatch.setattr(paged_decode, "processors", lambda device: 100)
+    for module in (paged_decode, skinny):
+        monkeypatch.setattr(module, "processors", lambda device: 100)
     return card
 
 
@@ -88,6 +91,14 @@ def prefill(card: Card, heads: int, kv_heads: int, head_size: int, dtype: torch.
     card.check(kernels=1)
 
 
+def linear(card: Card, rows: int, outputs: int, inputs: int, dtype: torch.dtype) -> None:
+    x, residual = torch.zeros(rows, inputs, dtype=dtype), torch.zeros(rows, outputs, dtype=dtype)
+    weight, bias = torch.zeros(1, dtype=dtype).expand(outputs, inputs), torch.zeros(outputs, dtype=dtype)
+    weight.is_contiguous = lambda: True  # type: ignore[method-assign, assignment]  # as large as it says, without the memory
+    skinny.skinny_triton(x, weight, bias, activation="gelu_tanh", residual=residual)
+    card.check(kernels=1)
+
+
 def half(card: Card) -> torch.dtype:
     """The 16-bit type of such a card's models."""
     return torch.float16 if card.capability < 80 else torch.bfloat16
@@ -108,6 +119,73 @@ class TestCommonCards:
         kv_write.kv_write_triton(held, held, held, held, torch.zeros(4, dtype=torch.int64))
         card.check(kernels=1)
 
+    @pytest.mark.parametrize("head_size", [80, 128])
+    def test_rotary_write(self, card: Card, head_size: int) -> None:
+        heads, held = torch.zeros(4, 8, head_size, dtype=half(card)), torch.zeros(4, 2, head_size, dtype=half(card))
+        table = torch.zeros(4, 1, head_size, dtype=half(card))
+        rotary_write.rotary_write_triton(heads, table, table, held, held, torch.zeros(4, dtype=torch.int64))
+        card.check(kernels=1)
+
+    @pytest.mark.parametrize("kind", ["layer", "rms"])
+    @pytest.mark.parametrize("hidden", [768, 5120, 16384])
+    def test_norm(self, card: Card, kind: NormKind, hidden: int) -> None:
+        x, weight = torch.zeros(4, hidden, dtype=half(card)), torch.zeros(hidden, dtype=half(card))
+        norm.norm_triton(x, x.clone(), kind=kind, epsilon=1e-5, weight=weight, bias=weight if kind == "layer" else None)
+        norm.norm_triton(x, kind=kind, epsilon=1e-5)
+        card.check(kernels=2)
+
+    @pytest.mark.parametrize("activation", get_args(Activation))
+    def test_gate(self, card: Card, activation: Activation) -> None:
+        gate.gate_triton(torch.zeros(4, 2 * 5632, dtype=half(card)), activation)
+        card.check(kernels=1)
+
+    @pytest.mark.parametrize(
+        ("rows", "outputs", "inputs"), [(1, 8192, 2048), (1, 2048, 8192), (3, 1000, 300), (16, 2048, 4096), (32, 8192, 64)]
+    )
+    def test_skinny(self, card: Card, rows: int, outputs: int, inputs: int) -> None:
+        linear(card, rows, outputs, inputs, half(card))
+
+
+@pytest.mark.parametrize("card", [90], indirect=True)
+def test_weights_are_read_16_bytes_at_a_time_and_before_the_kernel_ahead_has_ended(card: Card) -> None:
+    linear(card, 1, 8192, 2048, torch.bfloat16)
+    code = card.built[0].asm["ptx"]
+    before, behind = code.split("griddepcontrol.wait")
+    assert ".v4.b32" in before
+    assert "evict_last" not in before  # x
+    assert all(".v4.b32" in line for line in before.splitlines() if "ld.global" in line)
+    assert all(".v4.b32" in line for line in behind.splitlines() if "ld.global" in line and "evict" in line)
+
+
+@pytest.mark.parametrize("card", [90], indirect=True)
+@pytest.mark.parametrize("rows", [4, 32])
+def test_weights_are_copied_to_where_matrix_instructions_read_them(card: Card, rows: int) -> None:
+    linear(card, rows, 2048, 8192, torch.bfloat16)
+    before, behind = card.built[0].asm["ptx"].split("griddepcontrol.wait")
+    assert "prefetch.global.L2" in before
+    assert "ld.global" not in before
+    assert "cp.async" not in before
+    assert "wgmma" in behind
+    copies = [line for line in behind.splitlines() if "cp.async" in line and "shared.global" in line]
+    assert copies
+    assert all(", 0x10" in line for line in copies)
+
+
+@pytest.mark.parametrize("card", [90], indirect=True)
+def test_kernels_between_products_touch_nothing_before_the_kernel_ahead_has_ended(card: Card) -> None:
+    x, heads, held = (torch.zeros(shape, dtype=torch.bfloat16) for shape in ((4, 4096), (4, 48, 128), (4, 8, 128)))
+    norm.norm_triton(x, x.clone(), kind="layer", epsilon=1e-5, weight=x[0], bias=x[0])
+    gate.gate_triton(x, "silu")
+    rotary_write.rotary_write_triton(heads, heads[:, :1].contiguous(), heads[:, :1].contiguous(), held, held, torch.zeros(4).long())
+    card.check(kernels=3)
+    for built in card.built:
+        assert built.metadata.launch_pdl
+        before, behind = built.asm["ptx"].split("griddepcontrol.wait")
+        assert "launch_dependents" in before
+        assert not any(access in before for access in ("ld.global", "st.global"))
+        accesses = [line for line in behind.splitlines() if "ld.global" in line or "st.global" in line]
+        assert all(".v4.b32" in line or "ld.global.b64" in line for line in accesses)  # 16 bytes; a place
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("card", [75, 86, 90, 100, 120], indirect=True)
@@ -120,3 +198,14 @@ class TestAllCards:
 
     def test_prefill(self, card: Card, head_size: int, dtype: torch.dtype) -> None:
         prefill(card, 4, 2, head_size, dtype, 1000, biased=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("card", [90], indirect=True)
+@pytest.mark.parametrize("rows", [1, 16, 32])
+@pytest.mark.parametrize(("outputs", "inputs"), [(768, 768), (2048, 8192), (8192, 2048)])
+def test_all_launches_of_linear_maps(card: Card, rows: int, outputs: int, inputs: int) -> None:
+    for launch in candidates(rows, outputs, inputs):
+        x, weight = torch.zeros(rows, inputs, dtype=torch.bfloat16), torch.zeros(outputs, inputs, dtype=torch.bfloat16)
+        skinny.skinny_triton(x, weight, launch=launch)
+    card.check(kernels=len(candidates(rows, outputs, inputs)))

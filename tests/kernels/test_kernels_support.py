@@ -12,20 +12,27 @@ import torch
 from inferometer.kernels import decode_launch, paged_decode, ragged_prefill, support
 from inferometer.kernels.support import Tiles, look_up, power_of_two, usable
 
-MODULES = "kv_write, paged_decode, ragged_prefill"
+MODULES = "gate, kv_write, norm, paged_decode, ragged_prefill, rotary_write, skinny, skinny_choice"
 RUN = """
 import sys
 sys.modules["triton"] = None  # as if it were not installed
 import torch
+from inferometer.kernels.gate import gate
 from inferometer.kernels.kv_write import kv_write
+from inferometer.kernels.norm import norm
 from inferometer.kernels.paged_decode import paged_decode
 from inferometer.kernels.ragged_prefill import ragged_prefill
+from inferometer.kernels.rotary_write import rotary_write
 keys, values = torch.zeros(2, 16, 1, 16)
 kv_write(torch.ones(2, 1, 16), torch.ones(2, 1, 16), keys, values, torch.tensor([0, 1]))
 seats, starts, contexts = (torch.tensor(numbers, dtype=torch.int32) for numbers in ([0], [0, 2], [2]))
 pages = keys, values, torch.zeros(1, 1, dtype=torch.int32), seats
 assert paged_decode(torch.ones(1, 1, 16), *pages, contexts, page_size=16, scale=1.0, longest=2).eq(1).all()
 assert ragged_prefill(torch.ones(2, 1, 16), *pages, starts, contexts, page_size=16, scale=1.0, longest_query=2).eq(1).all()
+heads, turn = torch.ones(2, 3, 16), torch.ones(2, 1, 16)
+assert rotary_write(heads, turn, -turn, keys, values, torch.tensor([0, 1])).eq(0).all()
+assert norm(torch.ones(1, 4), torch.ones(1, 4), kind="rms", epsilon=0.0).eq(1).all()
+assert gate(torch.ones(1, 4), "relu").eq(1).all()
 """
 
 

@@ -14,6 +14,7 @@ from inferometer.bench.memory import release_caches
 from inferometer.engine.device import synchronise
 from inferometer.engine.engine import PAGE_SIZE, SEATS, SWEEP_TOKENS, Engine
 from inferometer.engine.llm import LLM
+from inferometer.engine.tuning import tune
 from inferometer.errors import UserError
 from inferometer.nn.batch import prompt_batch
 from inferometer.nn.cache import PagedCache
@@ -47,6 +48,7 @@ class NativeBackend:
         self._weight_bytes = sum(parameter.nbytes for parameter in llm.model.parameters())
         self._rooms: dict[int, int] = {}
         self._engine: Engine | None = None
+        tune(llm.model)
         self._sequences: list[Running] = []
         self._emissions: list[list[Emission]] = []
         self.phased = True

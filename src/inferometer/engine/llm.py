@@ -20,6 +20,7 @@ from inferometer.engine.memory import check_weights, page_budget
 from inferometer.engine.pooling import Pooling, pool, read_pooling
 from inferometer.engine.sampler import check
 from inferometer.engine.text_stream import TextStream
+from inferometer.engine.tuning import tune
 from inferometer.errors import UserError
 from inferometer.model.description import describe, with_weights
 from inferometer.model.families import family
@@ -103,6 +104,7 @@ class LLM:
         if self.spec.encoder:
             raise UserError(f"{self.spec.name} is an encoder: it embeds text and does not generate; use a decoder model")
         if self._engine is None:
+            tune(self.model)  # before memory is measured and sweeps are recorded
             self._engine = Engine(self.model, pages=self.room(seats=SEATS, sweep_tokens=SWEEP_TOKENS), admission=self.admission)
         return self._engine
 

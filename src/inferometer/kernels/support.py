@@ -93,6 +93,14 @@ def kernel(*plain: str) -> Callable[[Callable[..., Any]], Kernel]:
     return wrap
 
 
+@kernel()
+def wait_for_inputs(early: constexpr) -> None:
+    """Lets the next launch begin, and waits until the one ahead has ended: what it has written is there from then on."""
+    if early:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+
+
 @lru_cache
 def capability(device: torch.device) -> tuple[int, int]:
     """Compute capability of a CUDA device; (0, 0) for any other."""
@@ -109,6 +117,14 @@ def usable(device: torch.device) -> bool:
 def processors(device: torch.device) -> int:
     """Streaming multiprocessors of a CUDA device; 1 for any other."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
+def early(device: torch.device) -> dict[str, bool]:
+    """Arguments of a launch that need not wait for the one ahead of it to end: on Hopper and later the kernel waits by itself.
+
+    The kernel must call `wait_for_inputs`, or the same by itself, before it reads what another has written, and before it writes.
+    """
+    return {"early": True, "launch_pdl": True} if capability(device) >= (9, 0) else {"early": False}
 
 
 def wide(dtype: torch.dtype, device: torch.device) -> bool:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from inferometer.kernels.kv_write import kv_write
+from inferometer.kernels.rotary_write import rotary_write, rotate
 from inferometer.kernels.support import usable
 from inferometer.model.spec import ModelSpec
 from inferometer.nn.batch import CachedRows, RaggedBatch
@@ -50,23 +52,34 @@ def sweep_context(
     return SweepContext(plan_segments(batch, spec, like.dtype, cache), rotation, cache, batch.rows, spans)
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, sweep: SweepContext, layer: int, scale: float) -> Tensor:
-    """Attention of query (tokens, heads, head_size) to key and value (tokens, kv_heads, head_size) and what the cache holds.
+def attend(heads: Tensor, kv_heads: int, sweep: SweepContext, layer: int, scale: float) -> Tensor:
+    """Attention of the sweep's tokens to each other and to what the cache holds.
 
-    Keys and values go to the cache first, if there is one. Returns (tokens, heads * head_size).
+    heads: (tokens, queries + 2 * kv_heads, head_size), a token's queries, keys and values, not yet rotated.
+    Keys and values go to the cache first, if there is one. Returns (tokens, queries * head_size).
     """
-    cache = sweep.cache
+    cache, rows = sweep.cache, sweep.rows
+    queries = heads.shape[1] - 2 * kv_heads
+    if isinstance(sweep.plan, PagedPlan):
+        assert cache is not None
+        assert rows is not None
+        if sweep.rotation is not None:
+            query = rotary_write(heads, *sweep.rotation, cache.keys[layer], cache.values[layer], rows.places)
+        else:
+            query, key, value = torch.split(heads, [queries, kv_heads, kv_heads], 1)
+            kv_write(key, value, cache.keys[layer], cache.values[layer], rows.places)
+        return attend_pages(query, sweep.plan, rows, cache, layer, scale)
+    rotated, value = heads[:, : queries + kv_heads], heads[:, queries + kv_heads :]
+    if sweep.rotation is not None:
+        rotated = rotate(rotated, *sweep.rotation)
+    query, key = rotated[:, :queries], rotated[:, queries:]
     if sweep.spans is not None:
         assert cache is not None
         for tokens, places in sweep.spans:
             cache.keys[layer, places], cache.values[layer, places] = key[tokens], value[tokens]
     elif cache is not None:
-        assert sweep.rows is not None
-        kv_write(key, value, cache.keys[layer], cache.values[layer], sweep.rows.places)
-    if isinstance(sweep.plan, PagedPlan):
-        assert cache is not None
-        assert sweep.rows is not None
-        return attend_pages(query, sweep.plan, sweep.rows, cache, layer, scale)
+        assert rows is not None
+        kv_write(key, value, cache.keys[layer], cache.values[layer], rows.places)
     return attend_segments(query, key, value, sweep.plan, cache, layer, scale)
 
 

@@ -2,47 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from inferometer.model.spec import Activation, ModelSpec
+from inferometer.kernels.gate import gate
+from inferometer.kernels.norm import norm
+from inferometer.kernels.support import usable
+from inferometer.model.spec import ModelSpec
 from inferometer.nn.attention import SweepContext, attend
 from inferometer.nn.linear import Linear
-from inferometer.nn.rotary import rotate
-
-
-def _gelu_tanh(x: Tensor) -> Tensor:
-    return functional.gelu(x, approximate="tanh")
-
-
-def _relu_squared(x: Tensor) -> Tensor:
-    return functional.relu(x).square()
-
-
-def _gelu_quick(x: Tensor) -> Tensor:
-    return x * torch.sigmoid(1.702 * x)
-
-
-def _identity(x: Tensor) -> Tensor:
-    return x
-
-
-ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
-    "relu": functional.relu,
-    "relu_squared": _relu_squared,
-    "gelu": functional.gelu,
-    "gelu_tanh": _gelu_tanh,
-    "gelu_quick": _gelu_quick,
-    "silu": functional.silu,
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
-    "mish": functional.mish,
-    "leaky_relu": functional.leaky_relu,
-    "identity": _identity,
-}
 
 
 class Norm(nn.Module):
@@ -52,16 +20,13 @@ class Norm(nn.Module):
         super().__init__()
         self.kind = spec.norm
         self.epsilon = spec.norm_epsilon
-        self.shape = (spec.hidden,)
         self.weight = nn.Parameter(torch.empty(spec.hidden), requires_grad=False) if spec.norm_affine else None
         biased = spec.norm_affine and spec.norm == "layer"
         self.bias = nn.Parameter(torch.empty(spec.hidden), requires_grad=False) if biased else None
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(..., hidden) -> (..., hidden)."""
-        if self.kind == "rms":
-            return functional.rms_norm(x, self.shape, self.weight, self.epsilon)
-        return functional.layer_norm(x, self.shape, self.weight, self.bias, self.epsilon)
+    def forward(self, x: Tensor, delta: Tensor | None = None) -> Tensor:
+        """The norm of x, or of x + delta, which x then becomes and delta makes room for; all (tokens, hidden)."""
+        return norm(x, delta, kind=self.kind, epsilon=self.epsilon, weight=self.weight, bias=self.bias)
 
 
 class Attention(nn.Module):
@@ -70,21 +35,15 @@ class Attention(nn.Module):
     def __init__(self, spec: ModelSpec, layer: int) -> None:
         super().__init__()
         self.layer = layer
-        self.heads, self.kv_heads, self.head_size = spec.heads, spec.kv_heads, spec.head_size
+        self.kv_heads, self.head_size = spec.kv_heads, spec.head_size
         self.scale = spec.scale(layer)
         self.qkv = Linear(spec.hidden, spec.query_size + 2 * spec.kv_size, bias=spec.qkv_bias)
         self.output = Linear(spec.query_size, spec.hidden, bias=spec.output_bias)
 
-    def forward(self, x: Tensor, sweep: SweepContext) -> Tensor:
-        """(tokens, hidden) -> (tokens, hidden); keys and values go to the cache, if there is one."""
+    def forward(self, x: Tensor, residual: Tensor, sweep: SweepContext) -> tuple[Tensor, Tensor | None]:
+        """residual + attention of x, both (tokens, hidden), as `add` gives it; keys and values go to the cache, if there is one."""
         heads = self.qkv(x).view(x.shape[0], -1, self.head_size)
-        rotated = heads[:, : self.heads + self.kv_heads]
-        if sweep.rotation is not None:
-            rotated = rotate(rotated, *sweep.rotation)
-        query, key = rotated[:, : self.heads], rotated[:, self.heads :]
-        value = heads[:, self.heads + self.kv_heads :]
-        out: Tensor = self.output(attend(query, key, value, sweep, self.layer, self.scale))
-        return out
+        return add(residual, self.output, attend(heads, self.kv_heads, sweep, self.layer, self.scale))
 
 
 class FeedForward(nn.Module):
@@ -93,20 +52,14 @@ class FeedForward(nn.Module):
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         self.gated = spec.gated
-        self.activation = ACTIVATIONS[spec.activation]
+        self.activation = spec.activation
         self.up = Linear(spec.hidden, spec.feed_forward * (2 if spec.gated else 1), bias=spec.feed_forward_bias)
         self.down = Linear(spec.feed_forward, spec.hidden, bias=spec.feed_forward_bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(tokens, hidden) -> (tokens, hidden)."""
-        inner = self.up(x)
-        if self.gated:
-            gate, value = inner.chunk(2, -1)
-            inner = self.activation(gate) * value
-        else:
-            inner = self.activation(inner)
-        out: Tensor = self.down(inner)
-        return out
+    def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor | None]:
+        """residual + feed-forward of x, both (tokens, hidden), as `add` gives it."""
+        inner = gate(self.up(x), self.activation) if self.gated else self.up(x, activation=self.activation)
+        return add(residual, self.down, inner)
 
 
 class Layer(nn.Module):
@@ -121,14 +74,29 @@ class Layer(nn.Module):
         self.feed_forward_norm = Norm(spec)
         self.feed_forward = FeedForward(spec)
 
-    def forward(self, x: Tensor, sweep: SweepContext) -> Tensor:
-        """(tokens, hidden) -> (tokens, hidden)."""
+    def forward(self, x: Tensor, delta: Tensor | None, sweep: SweepContext) -> tuple[Tensor, Tensor | None]:
+        """The layer's input and output, (tokens, hidden), are x + delta, or x alone: the norm that comes next takes the sum.
+
+        The input x is written to.
+        """
         if self.post:
-            x = self.attention_norm(x + self.attention(x, sweep))
-            out: Tensor = self.feed_forward_norm(x + self.feed_forward(x))
-            return out
-        normed = self.attention_norm(x)
-        x = (normed if self.residual_after_norm else x) + self.attention(normed, sweep)
-        normed = self.feed_forward_norm(x)
-        out = (normed if self.residual_after_norm else x) + self.feed_forward(normed)
-        return out
+            x, delta = carried(*self.attention(x, x, sweep))
+            x = self.attention_norm(x, delta)
+            x, delta = carried(*self.feed_forward(x, x))
+            return self.feed_forward_norm(x, delta), None
+        normed = self.attention_norm(x, delta)
+        x, delta = carried(*self.attention(normed, normed if self.residual_after_norm else x, sweep))
+        normed = self.feed_forward_norm(x, delta)
+        return carried(*self.feed_forward(normed, normed if self.residual_after_norm else x))
+
+
+def add(residual: Tensor, linear: Linear, x: Tensor) -> tuple[Tensor, Tensor | None]:
+    """residual + linear(x): the sum and None where the linear map adds it in its own launch, else both parts."""
+    if linear.takes_residual(x):
+        return linear(x, residual=residual), None
+    return residual, linear(x)
+
+
+def carried(x: Tensor, delta: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """x + delta, left in two parts where the norm that follows adds them in its own launch."""
+    return (x, delta) if delta is None or usable(x.device) else (x + delta, None)

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from inferometer.kernels.activation import ACTIVATIONS
+from inferometer.kernels.skinny import skinny_triton
+from inferometer.kernels.skinny_choice import Launches, launch_for
+from inferometer.model.spec import Activation
 
 
 class Packed:
@@ -29,13 +36,17 @@ class Packed:
 
 
 class Linear(nn.Module):
-    """A linear map whose weight is (outputs, inputs); left uninitialised for the loader."""
+    """A linear map whose weight is (outputs, inputs); left uninitialised for the loader.
+
+    launches: how few rows are computed on a GPU, where that has been measured (`engine/tuning.py`).
+    """
 
     def __init__(self, inputs: int, outputs: int, *, bias: bool) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(outputs, inputs), requires_grad=False)
         self.bias = nn.Parameter(torch.empty(outputs), requires_grad=False) if bias else None
         self.packed: Packed | None = None
+        self.launches: Launches = {}
 
     def pack(self) -> None:
         """Replaces the weight by its packed form, where that is possible: no second copy is kept, `weight` is left a shape."""
@@ -43,8 +54,38 @@ class Linear(nn.Module):
             self.packed = Packed(self.weight)
             self.weight = nn.Parameter(self.weight.to("meta"), requires_grad=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(tokens, inputs) -> (tokens, outputs)."""
+    def takes_residual(self, x: Tensor) -> bool:
+        """Whether `forward` would add a residual in its own launch."""
+        return self.packed is None and launch_for(x, self.weight, self.launches) is not None
+
+    def forward(self, x: Tensor, *, activation: Activation | None = None, residual: Tensor | None = None) -> Tensor:
+        """(tokens, inputs) -> (tokens, outputs): activation(x weight^T + bias) + residual."""
         if self.packed is not None:
-            return self.packed(x, self.bias)
-        return functional.linear(x, self.weight, self.bias)
+            return _finish(self.packed(x, self.bias), activation, residual)
+        return project(x, self.weight, self.bias, activation=activation, residual=residual, launches=self.launches)
+
+
+def project(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    activation: Activation | None = None,
+    residual: Tensor | None = None,
+    launches: Launches = MappingProxyType({}),
+) -> Tensor:
+    """activation(x weight^T + bias) + residual: x (rows, inputs), weight (outputs, inputs), residual and result (rows, outputs).
+
+    Few rows on a GPU take one launch of a kernel of this package where `launches` has one for them; else torch's operations, one
+    after another.
+    """
+    launch = launch_for(x, weight, launches)
+    if launch is not None:
+        return skinny_triton(x, weight, bias, activation=activation, residual=residual, launch=launch)
+    return _finish(functional.linear(x, weight, bias), activation, residual)
+
+
+def _finish(out: Tensor, activation: Activation | None, residual: Tensor | None) -> Tensor:
+    if activation is not None:
+        out = ACTIVATIONS[activation](out)
+    return out if residual is None else residual + out

@@ -17,7 +17,7 @@ from inferometer.model.spec import DynamicScaling, LinearScaling, Llama3Scaling,
 class RotaryEmbedding:
     """Cosine and sine tables of a sweep's tokens.
 
-    The sine carries the sign of the rotation, so that `rotate` is x * cos + swapped halves of x * sin.
+    The sine carries the sign of the rotation, so that a rotation (`kernels/rotary_write.py`) is x * cos + swapped halves of x * sin.
     """
 
     def __init__(self, rotary: Rotary, head_size: int, device: torch.device) -> None:
@@ -35,11 +35,6 @@ class RotaryEmbedding:
         angles = positions[:, None].float() * frequencies
         cos, sin = angles.cos() * self.factor, angles.sin() * self.factor
         return torch.cat((cos, cos), -1).to(dtype)[:, None], torch.cat((-sin, sin), -1).to(dtype)[:, None]
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotates heads x (tokens, heads, head_size) by the tables of `RotaryEmbedding`."""
-    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
 
 
 def inverse_frequencies(rotary: Rotary, head_size: int) -> Tensor:

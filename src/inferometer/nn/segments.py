@@ -88,7 +88,7 @@ def _pages(batch: RaggedBatch, cache: PagedCache | None, first: int, sequences: 
     assert cache is not None
     assert batch.rows is not None
     needed = -(-context // cache.page_size)
-    table = batch.rows.table.index_select(0, batch.rows.seats[first : first + sequences])[:, :needed]
+    table = batch.rows.table[:, :needed].index_select(0, batch.rows.seats[first : first + sequences])
     if sequences == 1 and table.device.type == "cpu":
         pages = table[0].tolist()
         if pages == list(range(pages[0], pages[0] + needed)):  # neighbours in memory: no key need be gathered

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from inferometer.kernels.skinny_choice import Launches
 from inferometer.model.spec import LearnedPositions, ModelSpec, Rotary
 from inferometer.nn.attention import sweep_context
 from inferometer.nn.batch import RaggedBatch
 from inferometer.nn.cache import PagedCache
 from inferometer.nn.layers import Layer, Norm
-from inferometer.nn.linear import Linear
+from inferometer.nn.linear import Linear, project
 from inferometer.nn.residency import AllResident, Residency
 from inferometer.nn.rotary import RotaryEmbedding
 from inferometer.nn.segments import attention_kernels
@@ -67,12 +68,13 @@ class Head(nn.Module):
         super().__init__()
         self.projection = Linear(spec.hidden, spec.embedding, bias=False) if spec.embedding != spec.hidden else None
         self.weight = None if spec.tied_head else nn.Parameter(torch.empty(spec.vocabulary, spec.embedding), requires_grad=False)
+        self.launches: Launches = {}
 
     def forward(self, hidden: Tensor, token_table: Tensor) -> Tensor:
         """(rows, hidden) -> (rows, vocabulary)."""
         if self.projection is not None:
             hidden = self.projection(hidden)
-        return functional.linear(hidden, token_table if self.weight is None else self.weight)
+        return project(hidden, token_table if self.weight is None else self.weight, launches=self.launches)
 
 
 class Transformer(nn.Module):
@@ -126,13 +128,17 @@ class Transformer(nn.Module):
         """
         rotation = None if self.rotary is None else self.rotary.tables(batch.positions, batch.rotary_lengths, self.dtype)
         x: Tensor = self.embedding(batch)
+        delta: Tensor | None = None
         sweep = sweep_context(batch, self.spec, cache, rotation, x)
         with attention_kernels(x.device):
             for index, layer in enumerate(self.layers):
                 self.residency.acquire(index)
-                x = layer(x, sweep)
+                x, delta = layer(x, delta, sweep)
                 self.residency.release(index)
-        return x if self.final_norm is None else self.final_norm(x)
+        if self.final_norm is None:
+            return x if delta is None else x + delta
+        out: Tensor = self.final_norm(x, delta)
+        return out
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(rows, hidden) -> (rows, vocabulary), in the model's dtype. Raises ValueError for an encoder, which has no head."""

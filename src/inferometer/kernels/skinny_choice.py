@@ -1,0 +1,119 @@
+"""Which launch a linear map of few rows gets, or the matrix library instead: as measured once a device, on file in the cache."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from inferometer.kernels.skinny_launch import MOST_ROWS, Tiling, tiling
+from inferometer.kernels.support import capability, power_of_two, usable
+from inferometer.model.store import cache_dir
+
+SCHEMA_VERSION: Final = 1
+BUCKETS: Final = (1, 2, 4, 8, 16, 32)
+"""Numbers of rows that are measured; what lies between two counts as the larger one."""
+DTYPES: Final = (torch.float16, torch.bfloat16)
+
+Launches = Mapping[int, Tiling | None]
+"""By bucket of rows: how the kernel is launched; None where the matrix library is faster. What is missing, the table decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What is chosen for: a type, as torch calls it, a bucket of rows, and the weight's sizes."""
+
+    dtype: str
+    rows: int
+    outputs: int
+    inputs: int
+
+
+def bucket(rows: int) -> int:
+    """The bucket of 1 to 32 rows."""
+    return power_of_two(rows)
+
+
+def launch_for(x: Tensor, weight: Tensor, launches: Launches) -> Tiling | None:
+    """How the kernel is launched for x (rows, inputs) and weight (outputs, inputs); None where it does not serve. Reads no device."""
+    if x.device.type != "cuda" or x.dim() != 2 or not 0 < x.shape[0] <= MOST_ROWS or x.dtype not in DTYPES or not usable(x.device):
+        return None
+    if x.stride(1) != 1 or not weight.is_contiguous():
+        return None
+    key = bucket(x.shape[0])
+    if key in launches:
+        return launches[key]
+    # Before Ampere Triton has no matrix instructions to use.
+    return tiling(x.shape[0], *weight.shape) if x.shape[0] == 1 or capability(x.device) >= (8, 0) else None
+
+
+def choice_path(device_name: str) -> Path:
+    """Where the choices for a device are kept. Other versions of torch and triton choose anew."""
+    try:
+        triton = version("triton")
+    except PackageNotFoundError:
+        triton = "none"
+    plain = re.sub(r"[^a-z0-9.]+", "-", f"{device_name} torch {torch.__version__} triton {triton}".lower()).strip("-")
+    return cache_dir() / "kernels" / f"skinny-{plain}.json"
+
+
+def load_choices(path: Path) -> dict[Shape, Tiling | None]:
+    """What was measured before. A file that is missing, damaged or of another version counts as empty: it is measured anew."""
+    try:
+        stored = json.loads(path.read_text("utf-8"))
+        if stored["schema_version"] != SCHEMA_VERSION:
+            return {}
+        return dict(_entry(item) for item in stored["choices"])
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return {}
+
+
+def save_choices(path: Path, choices: Mapping[Shape, Tiling | None]) -> bool:
+    """Adds them to the file, which is replaced in one step. Returns whether that was possible: if not, the next start measures again."""
+    merged = {**load_choices(path), **choices}
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "choices": [{"shape": asdict(shape), "launch": None if launch is None else asdict(launch)} for shape, launch in merged.items()],
+    }
+    temporary: str | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, suffix=".part", delete=False) as file:
+            temporary = file.name
+            json.dump(document, file, indent=1)
+            file.write("\n")
+        os.replace(temporary, path)
+    except OSError:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+        return False
+    return True
+
+
+def _entry(item: Mapping[str, Any]) -> tuple[Shape, Tiling | None]:
+    shape, launch = Shape(**item["shape"]), item["launch"]
+    numbers = [shape.rows, shape.outputs, shape.inputs]
+    if launch is None:
+        tiles = None
+    else:
+        tiles = Tiling(**launch)
+        sizes = [tiles.outputs, tiles.block, tiles.warps, tiles.stages]
+        if any(type(size) is not int for size in (*sizes, tiles.programs)) or type(tiles.early) is not bool or tiles.programs < 0:
+            raise ValueError("a launch of other types")
+        # Sizes of a kernel's tensors are powers of two, and weights are fetched ahead by cache lines, of 64 inputs.
+        if any(size < 1 or power_of_two(size) != size for size in sizes[:3]) or tiles.block < 64 or tiles.warps > 32 or tiles.stages < 1:
+            raise ValueError("a launch that cannot be")
+    if not isinstance(shape.dtype, str) or any(type(number) is not int or number < 1 for number in numbers) or shape.rows not in BUCKETS:
+        raise ValueError("a shape that cannot be")
+    return shape, tiles

@@ -1,0 +1,228 @@
+"""Linear maps of few rows: the reference against the formula, the kernels against both."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from inferometer.kernels import skinny
+from inferometer.kernels.activation import ACTIVATIONS
+from inferometer.kernels.skinny_launch import LAUNCHES, MOST_ROWS, Tiling, candidates, tiling
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+SMALL = Tiling(outputs=16, block=32, warps=4, stages=2)
+CUT = Tiling(outputs=16, block=16, warps=4, stages=2, programs=64)
+
+
+@dataclass
+class Case:
+    """x and the residual are views, and all lie between NaN, so that what is read beside them shows."""
+
+    x: Tensor
+    weight: Tensor
+    bias: Tensor
+    residual: Tensor
+
+    @classmethod
+    def of(cls, rows: int, outputs: int, inputs: int, dtype: torch.dtype, seed: int = 0, device: str = "cpu") -> Case:
+        draw = torch.Generator().manual_seed(seed)
+
+        def fenced(count: int, width: int, gap: int, scale: float) -> Tensor:
+            room = torch.full((count + 2, width + gap), torch.nan)
+            room[1:-1, :width] = torch.randn(count, width, generator=draw) * scale
+            return room.to(device, dtype)[1:-1, :width]
+
+        bias = fenced(1, outputs, 8, 1)[0]
+        return cls(fenced(rows, inputs, 16, 1), fenced(outputs, inputs, 0, inputs**-0.5), bias, fenced(rows, outputs, 8, 1))
+
+    def exact(self) -> Tensor:
+        """Of x weight^T + bias, float64."""
+        return self.x.cpu().double() @ self.weight.cpu().double().T + self.bias.cpu().double()
+
+
+def close(got: Tensor, want: Tensor, dtype: torch.dtype, slack: float = 1) -> None:
+    assert got.dtype == dtype
+    assert got.is_contiguous()
+    torch.testing.assert_close(got.cpu().double(), want.cpu().double(), atol=slack * TOLERANCE[dtype], rtol=slack * TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_reference_is_the_formula(dtype: torch.dtype) -> None:
+    case = Case.of(3, 33, 50, dtype)
+    close(skinny.skinny(case.x, case.weight, case.bias), case.exact(), dtype)
+    got = skinny.skinny(case.x, case.weight, case.bias, activation="relu", residual=case.residual)
+    close(got, case.exact().relu() + case.residual.double(), dtype)
+
+
+SHAPES = [(48, 64), (33, 50), (5, 16)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
+@pytest.mark.parametrize("rows", [1, 3, 17])
+def test_kernel_is_the_formula(interpreted: Callable[..., Any], rows: int, outputs: int, inputs: int, dtype: torch.dtype) -> None:
+    case = Case.of(rows, outputs, inputs, dtype)
+    for launch in (SMALL, CUT):
+        got = interpreted(skinny.skinny_triton, case.x, case.weight, case.bias, launch=launch)
+        close(got, case.exact(), dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_kernel_ends_as_separate_operations_would(interpreted: Callable[..., Any], rows: int, activation: str, dtype: torch.dtype) -> None:
+    case = Case.of(rows, 40, 64, dtype, seed=3)
+    case.x.mul_(3)  # far out too
+    for launch in (SMALL, CUT):
+        got = interpreted(
+            skinny.skinny_triton, case.x, case.weight, case.bias, activation=activation, residual=case.residual, launch=launch
+        )
+        want = skinny.skinny_torch(case.x, case.weight, case.bias, activation=activation, residual=case.residual)
+        close(got, want, dtype, slack=4)  # squares and the like make one rounding two or four
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activations_of_all_sizes(interpreted: Callable[..., Any], activation: str) -> None:
+    """From almost zero to where exponentials overflow; a map by the number 1 shows the activation alone."""
+    sizes = torch.cat([torch.logspace(-6, 2.2, 300), torch.tensor([0.0])])
+    weight = torch.cat([sizes, -sizes])[:, None].contiguous()
+    x = torch.ones(1, 1)
+    got = interpreted(skinny.skinny_triton, x, weight, activation=activation, launch=SMALL)
+    want = ACTIVATIONS[activation](weight.T.double())  # type: ignore[index]
+    torch.testing.assert_close(got.double(), want, atol=1e-6, rtol=4e-6)
+
+
+@pytest.mark.parametrize("activation", ["relu", "relu_squared", "leaky_relu", "gelu", "silu"])
+def test_what_is_no_number_stays_none(interpreted: Callable[..., Any], activation: str) -> None:
+    weight = torch.full((4, 16), torch.nan)
+    assert interpreted(skinny.skinny_triton, torch.ones(1, 16), weight, activation=activation, launch=SMALL).isnan().all()
+
+
+@pytest.mark.parametrize("parts", ["bias", "residual", "neither"])
+@pytest.mark.parametrize("rows", [1, 4])
+def test_bias_and_residual_may_be_missing(interpreted: Callable[..., Any], rows: int, parts: str) -> None:
+    case = Case.of(rows, 20, 32, torch.float32)
+    bias = case.bias if parts == "bias" else None
+    residual = case.residual if parts == "residual" else None
+    got = interpreted(skinny.skinny_triton, case.x, case.weight, bias, residual=residual, launch=CUT)
+    close(got, skinny.skinny_torch(case.x, case.weight, bias, residual=residual), torch.float32)
+
+
+def test_no_rows_and_no_outputs() -> None:
+    assert skinny.skinny_triton(torch.ones(0, 4), torch.ones(3, 4)).shape == (0, 3)
+    assert skinny.skinny_triton(torch.ones(2, 4), torch.ones(0, 4)).shape == (2, 0)
+
+
+class TestTable:
+    @pytest.mark.parametrize("rows", [1, 2, 16, 17, 32])
+    @pytest.mark.parametrize(("outputs", "inputs"), [(64, 64), (2048, 8192), (50258, 2048), (250880, 14336)])
+    def test_something_serves_everything(self, rows: int, outputs: int, inputs: int) -> None:
+        launches = candidates(rows, outputs, inputs)
+        assert tiling(rows, outputs, inputs) is launches[0]
+        assert len(set(launches)) == len(launches)
+
+    def test_sizes_are_those_of_tensors(self) -> None:
+        for _, _, _, launches in LAUNCHES:
+            for launch in launches:
+                assert all(size & (size - 1) == 0 for size in (launch.outputs, launch.block, launch.warps))
+                assert launch.block >= 64  # a cache line of 16-bit inputs: what is fetched ahead goes by lines
+        assert [rows for rows, _, _, _ in LAUNCHES] == sorted(rows for rows, _, _, _ in LAUNCHES)
+        assert LAUNCHES[-1][0] == MOST_ROWS
+
+
+class TestParts:
+    """On a card of 132 processors."""
+
+    LAUNCH = Tiling(outputs=64, block=128, warps=4, stages=4, programs=2)
+
+    def test_few_outputs_are_cut_until_the_card_is_full(self) -> None:
+        assert self.LAUNCH.parts(2048, 8192, 132) == 8
+        assert self.LAUNCH.parts(8192, 2048, 132) == 2
+
+    def test_many_outputs_are_not(self) -> None:
+        assert self.LAUNCH.parts(50258, 2048, 132) == 1
+
+    def test_every_part_has_something_to_do(self) -> None:
+        assert self.LAUNCH.parts(64, 512, 132) == 2
+        assert self.LAUNCH.parts(64, 100, 132) == 1
+
+    @pytest.mark.parametrize("outputs", [1, 100, 3000])
+    @pytest.mark.parametrize("inputs", [1, 3000, 10**6])
+    def test_a_power_of_two(self, outputs: int, inputs: int) -> None:
+        parts = self.LAUNCH.parts(outputs, inputs, 132)
+        assert parts & (parts - 1) == 0
+        assert 1 <= parts <= 32
+
+
+GPU_SHAPES = [(2048, 8192), (6144, 2048), (1000, 4096), (258, 2048), (96, 80), (33, 50), (576, 1536)]
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(("outputs", "inputs"), GPU_SHAPES)
+@pytest.mark.parametrize("rows", [1, 2, 7, 16, 32])
+def test_gpu_is_the_formula(rows: int, outputs: int, inputs: int, dtype: torch.dtype) -> None:
+    """Every launch that may be chosen, twice: the counters that parts share are left as they were found."""
+    case = Case.of(rows, outputs, inputs, dtype, seed=int.from_bytes(os.urandom(3), "big"), device="cuda")
+    for launch in candidates(rows, outputs, inputs):
+        if dtype == torch.float32:
+            launch = replace(launch, block=launch.block // 2)  # the same bytes
+        first = skinny.skinny_triton(case.x, case.weight, case.bias, launch=launch)
+        second = skinny.skinny_triton(case.x, case.weight, case.bias, launch=launch)
+        close(first, case.exact(), dtype)
+        assert torch.equal(first, second), launch
+        assert not skinny.counters(case.x.device).any()
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_gpu_ends_as_separate_operations_would(rows: int, activation: Any, dtype: torch.dtype) -> None:
+    case = Case.of(rows, 300, 512, dtype, seed=int.from_bytes(os.urandom(3), "big"), device="cuda")
+    got = skinny.skinny(case.x, case.weight, case.bias, activation=activation, residual=case.residual)
+    close(got, skinny.skinny_torch(case.x, case.weight, case.bias, activation=activation, residual=case.residual), dtype, slack=4)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("rows", [1, 8])
+@pytest.mark.parametrize("early", [False, True])
+def test_gpu_graph_of_maps_in_a_row(rows: int, early: bool) -> None:
+    """Each reads what the one before it writes, however early it starts; a replay takes what lies in x then."""
+    dtype, width, count = torch.bfloat16, 1024, 12
+    launch = Tiling(4, 1024, 4, 1, early=early) if rows == 1 else Tiling(64, 128, 4, 4, programs=4, early=early)
+    cases = [Case.of(rows, width, width, dtype, seed=i, device="cuda") for i in range(count)]
+    static = cases[0].x.clone()
+
+    def chain() -> Tensor:
+        x = static
+        for case in cases:
+            x = skinny.skinny_triton(x, case.weight, case.bias, activation="gelu", residual=x, launch=launch)
+        return x
+
+    chain()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = chain()
+    for seed in range(5):
+        static.copy_(Case.of(rows, width, width, dtype, seed=100 + seed, device="cuda").x)
+        out.fill_(torch.nan)
+        graph.replay()
+        torch.cuda.synchronize()
+        got = out.clone()
+        x = static
+        for case in cases:
+            # One launch after another, each ended: what a graph may not change.
+            x = skinny.skinny_triton(x, case.weight, case.bias, activation="gelu", residual=x, launch=launch)
+            torch.cuda.synchronize()
+        assert torch.equal(got, x)
