@@ -236,7 +236,8 @@ class Engine:
         else:
             self._running.cache.scrub()
         name, dtype = self.model.spec.name, str(self.model.dtype).removeprefix("torch.")
-        raise ModelError(f"{name} in {dtype} gives no token a finite score: its weights are damaged, or need --dtype float32")
+        wider = "" if dtype == "float32" else ", or need --dtype float32"
+        raise ModelError(f"{name} in {dtype} gives no token a finite score: its weights are damaged{wider}")
 
     def _salt(self, request: Request) -> bytes:
         """What besides the tokens decides a prompt's keys: its length, where rotary frequencies depend on it."""
