@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 
 import torch
+from gpu_clock import ceilings, milliseconds
 from torch import Tensor
 
 from inferometer.kernels import paged_decode, ragged_prefill
@@ -132,40 +132,6 @@ class Clock:
     def passed(self) -> float:
         """Seconds."""
         return time.monotonic() - self.started
-
-
-def milliseconds(launches: list[Callable[[], object]]) -> float:
-    """Of one launch: the median of replays of a graph that holds them all."""
-    for launch in launches[:2]:
-        launch()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for launch in launches:
-            launch()
-    graph.replay()
-    times = []
-    spent = 0.0
-    while len(times) < 5 or (spent < 100 and len(times) < 50):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end))
-        spent += times[-1]
-    return statistics.median(times) / len(launches)
-
-
-def copy_gb_s() -> float:
-    source = torch.empty(2**30, dtype=torch.uint8, device="cuda")
-    target = torch.empty_like(source)
-    return 2 * source.numel() / milliseconds([lambda: target.copy_(source)] * 4) / 1e6
-
-
-def gemm_tflop_s() -> float:
-    a, b = torch.randn(2, 8192, 8192, dtype=DTYPE, device="cuda")
-    return 2 * 8192**3 / milliseconds([lambda: a @ b] * 4) / 1e9
 
 
 def pools(case: Decode | Prefill) -> list[Pool]:
@@ -318,7 +284,8 @@ def main() -> int:
         print("needs a CUDA device of compute capability 7.5 or higher, and triton", file=sys.stderr)
         return 2
     clock = Clock()
-    copy, gemm = copy_gb_s(), gemm_tflop_s()
+    found = ceilings()
+    copy, gemm = found.copy_gb_s, found.gemm_tflop_s
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}: copy {copy:.0f} GB/s, GEMM {gemm:.0f} TFLOP/s, {DTYPE}", flush=True)
     plan = [(case, choices(case, options)) for case in CASES if options.only in case.name]
     if options.sweep:

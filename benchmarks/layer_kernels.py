@@ -8,12 +8,12 @@ launches on memory of their own follow each other as it takes that none finds it
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
+from gpu_clock import ceilings, milliseconds
 from torch import Tensor
 from torch.nn import functional
 
@@ -126,38 +126,10 @@ def cases(tokens: int, hidden: int) -> Iterator[Case]:
     yield rotary_case(tokens, hidden)
 
 
-def microseconds(launches: list[Run]) -> float:
-    """Of one launch: the median of replays of a graph that holds them all."""
-    launches[0]()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for launch in launches:
-            launch()
-    graph.replay()
-    times = []
-    spent = 0.0
-    while len(times) < 5 or (spent < 20 and len(times) < 30):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end))
-        spent += times[-1]
-    return 1000 * statistics.median(times) / len(launches)
-
-
-def copy_gb_s() -> float:
-    source = torch.empty(2**30, dtype=torch.uint8, device="cuda")
-    target = torch.empty_like(source)
-    return 2 * source.numel() / microseconds([lambda: target.copy_(source)] * 4) / 1e3
-
-
 def report(case: Case, tokens: int, hidden: int, copy: float) -> None:
     made = [case.make() for _ in range(min(64, 1 + CACHE_BYTES // case.bytes))]
     made[0][2]()
-    ours, theirs = microseconds([fused for fused, _, _ in made]), microseconds([unfused for _, unfused, _ in made])
+    ours, theirs = (1000 * milliseconds([made_by[i] for made_by in made], 20) for i in range(2))
     rate = case.bytes / ours / 1e3
     print(
         f"{case.name:16} {tokens:6} x {hidden:4} {ours:8.2f} us {rate:6.0f} GB/s {rate / copy:5.0%} of copy"
@@ -175,7 +147,7 @@ def main() -> int:
         print("needs a CUDA device of compute capability 7.5 or higher, and triton", file=sys.stderr)
         return 2
     torch.manual_seed(0)
-    copy = copy_gb_s()
+    copy = ceilings().copy_gb_s
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}: copy {copy:.0f} GB/s, {DTYPE}", flush=True)
     for hidden in HIDDEN:
         for tokens in TOKENS:

@@ -14,7 +14,7 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -22,6 +22,7 @@ from functools import partial
 from multiprocessing import get_context
 
 import torch
+from gpu_clock import ceilings, milliseconds
 from torch import Tensor
 from torch.nn import functional
 
@@ -81,33 +82,6 @@ FEW = tuple(
         (128, 128, 8, 4), (128, 64, 4, 6),
     )
 )  # fmt: skip
-
-
-def milliseconds(launches: Sequence[Callable[[], object]], budget: float) -> float:
-    """Of one launch: the median of replays of a graph that holds them all, for about `budget` ms."""
-    for launch in launches[:2]:
-        launch()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for launch in launches:
-            launch()
-    graph.replay()
-    times: list[float] = []
-    while len(times) < 5 or (sum(times) < budget and len(times) < 50):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end))
-    return statistics.median(times) / len(launches)
-
-
-def copy_gb_s() -> float:
-    source = torch.empty(2**30, dtype=torch.uint8, device="cuda")
-    target = torch.empty_like(source)
-    return 2 * source.numel() / milliseconds([lambda: target.copy_(source)] * 4, 100) / 1e6
 
 
 @dataclass(frozen=True)
@@ -243,7 +217,7 @@ def main() -> int:
         print("needs a CUDA device of compute capability 7.5 or higher, and triton", file=sys.stderr)
         return 2
     torch.manual_seed(0)
-    copy = copy_gb_s()
+    copy = ceilings().copy_gb_s
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}: copy {copy:.0f} GB/s, {DTYPE}", flush=True)
     rows = [int(part) for part in (options.rows or ("1,8" if options.sweep else "1,2,4,8,16,32")).split(",")]
     shapes = tuple(shape for shape in (SWEPT if options.sweep and not options.only else SHAPES) if options.only in str(shape))

@@ -230,11 +230,7 @@ class Engine:
         return emissions
 
     def _fail(self) -> None:
-        self.clear()
-        if self.model.device.type == "cpu":
-            self._runner = None  # pages that nobody has written take no memory; zeros written to all of them would take all there is
-        else:
-            self._running.cache.scrub()
+        self.close()  # pages that hold NaN go with it: a mask does not keep them out of who comes next
         name, dtype = self.model.spec.name, str(self.model.dtype).removeprefix("torch.")
         wider = "" if dtype == "float32" else ", or need --dtype float32"
         raise ModelError(f"{name} in {dtype} gives no token a finite score: its weights are damaged{wider}")

@@ -45,14 +45,12 @@ def page_budget(model: Transformer, *, page_size: int, seats: int, sweep_tokens:
     fraction: share of the memory that is free now, of the whole device on a GPU. limit_bytes: a cap on everything the process takes
     there (--gpu-memory), weights included; on a CPU a cap on the pages. Raises UserError if there is room for none.
     """
-    if not 0 < fraction <= 1:
-        raise UserError(f"memory_fraction must be above 0 and at most 1, not {fraction}")
     spec, device = model.spec, model.device
     if device.type == "cuda":
         left = _left_on_gpu(model, page_size, seats, sweep_tokens, fraction, limit_bytes)
     else:
-        left = int(free_host_bytes() * fraction)
-        left = (left if limit_bytes is None else min(left, limit_bytes)) - activation_bytes(spec, model.dtype, sweep_tokens)
+        left = int(free_host_bytes() * fraction) - activation_bytes(spec, model.dtype, sweep_tokens)
+        left = left if limit_bytes is None else min(left, limit_bytes)
     pages = left // (page_size * PagedCache.bytes_per_token(spec, model.dtype))
     if pages < 1:
         raise UserError(

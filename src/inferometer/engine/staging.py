@@ -123,7 +123,9 @@ def table_entries(shares: Many[Share], page_size: int) -> Tensor:
 
     Those are the pages that the shares write to, and all of a sequence that has just taken its seat.
     """
-    seats, columns, pages = array("q"), array("q"), array("q")
+    seats: list[int] = []
+    columns: list[int] = []
+    pages: list[int] = []
     for share in shares:
         sequence = share.sequence
         assert sequence.seat is not None
@@ -131,7 +133,7 @@ def table_entries(shares: Many[Share], page_size: int) -> Tensor:
         seats.extend((sequence.seat,) * (end - first))
         columns.extend(range(first, end))
         pages.extend(sequence.pages[first:end])
-    return torch.tensor((seats.tolist(), columns.tolist(), pages.tolist()), dtype=torch.int64)
+    return torch.tensor((seats, columns, pages), dtype=torch.int64)
 
 
 def pack_decode(shares: Many[Share], rows: int, page_size: int, idle_seat: int) -> Tensor:

@@ -39,10 +39,6 @@ class PagedCache:
         """Bytes of all pages."""
         return self._memory.nbytes
 
-    def scrub(self) -> None:
-        """Zeros again, everywhere: after a model has written infinities or NaN, which a mask does not keep out."""
-        self._memory.zero_()
-
 
 def _mapped(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Zeros that the system provides page by page as they are written; torch would write all of them at once."""

@@ -1,0 +1,50 @@
+"""What the kernel benchmarks share: a clock for launches, and the ceilings that their rates stand beside."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from inferometer.bench.calibrate import calibrate
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """copy_gb_s: read and written. gemm_tflop_s: of bfloat16 products. As `inferometer devices --calibrate` measures them."""
+
+    copy_gb_s: float
+    gemm_tflop_s: float
+
+
+def ceilings() -> Ceilings:
+    """Measured now, on the current device, in about four seconds.
+
+    Not a copy_ of one's own: that of torch is the driver's, which in a graph stays a fifth (H100) to a third (H200) below what kernels
+    reach, so that everything would look better beside it.
+    """
+    found = calibrate(f"cuda:{torch.cuda.current_device()}", budget_s=4)
+    return Ceilings(found.copy_bandwidth_bytes_s / 1e9, found.matmul_flop_s["bfloat16"] / 1e12)
+
+
+def milliseconds(launches: Sequence[Callable[[], object]], budget_ms: float = 100) -> float:
+    """Of one launch: the median of replays of a graph that holds them all, 5 to 50 of them in about `budget_ms`."""
+    for launch in launches[:2]:
+        launch()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for launch in launches:
+            launch()
+    graph.replay()
+    times: list[float] = []
+    while len(times) < 5 or (sum(times) < budget_ms and len(times) < 50):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end))
+    return statistics.median(times) / len(launches)
