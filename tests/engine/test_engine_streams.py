@@ -226,6 +226,13 @@ def test_everybody_gets_what_they_get_alone(name: str, stream: list[Asked], how:
     run(name, stream, how)
 
 
+def test_a_diagonal_group_whose_prompts_take_long_leaves_pages_for_those_before_it() -> None:
+    """Pieces of prompts end with pages, so that a sweep does not always run all of its 16 tokens."""
+    small = [Asked(0, 1, 0, 0, new, 0, arrives, None) for new, arrives in ((1, 0), (1, 0), (1, 0), (1, 0), (1, 1), (7, 0), (10, 1))]
+    large = [Asked(0, 17, 1, 0, 16, 0, 0, None), Asked(0, 32, 0, 0, 6, 0, 1, None)]
+    run("dynamic", small + large, Setting(16, 3, 3, 16, 0, "diagonal", 2, None))
+
+
 @pytest.mark.parametrize("lookahead", [0, 1])
 @pytest.mark.parametrize("kind", range(len(KINDS)))
 def test_under_pressure_with_equal_beginnings(kind: int, lookahead: int) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fake_executor import FakeExecutor, make_request
 from inferometer.schedule.admission import Admission
-from inferometer.schedule.groups import Diagonal, Row, Zigzag
+from inferometer.schedule.groups import Diagonal, Row, Zigzag, _most_sweeps
 from inferometer.schedule.life import Life, peak_pages
 
 PROMPT, NEW, SIZE, PAGE = 512, 32, 8, 16
@@ -244,3 +244,24 @@ def test_nobody_in_a_diagonal_of_unequal_requests_ever_lacks_pages(data: st.Data
     run.add(*(make_request(id_, prompt, new, end_every=id_ % 3 * 4) for id_, (prompt, new) in enumerate(shapes)))
     run.run()
     run.check_finished()
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    prompts=st.lists(st.integers(1, 70), min_size=1, max_size=4),
+    tokens=st.integers(1, 40),
+    page_size=st.sampled_from((1, 2, 3, 7, 8, 16)),
+    more=st.lists(st.integers(0, 20), min_size=1, max_size=5),
+)
+def test_prompts_never_take_more_sweeps_than_diagonal_allows_for(prompts: list[int], tokens: int, page_size: int, more: list[int]) -> None:
+    computed, sweeps = [0] * len(prompts), 0
+    while computed != prompts:
+        left = tokens + more[sweeps % len(more)]
+        sweeps += 1
+        for i, prompt in enumerate(prompts):
+            stop = min(computed[i] + left, prompt)
+            if stop < prompt and stop - stop % page_size > computed[i]:
+                stop -= stop % page_size
+            left -= stop - computed[i]
+            computed[i] = stop
+    assert sweeps <= _most_sweeps(prompts, tokens, page_size)

@@ -132,7 +132,24 @@ def _fit_beside(batch: Batch, group: list[Sequence]) -> bool:
     else:
         # The prompts take several sweeps. How they share them out is not foreseen here: each counts in full from the start, for the
         # longest that they can take beside all that decode.
-        sweeps = -(-prompts // max(batch.left - len(group) + 1, 1))
+        sweeps = _most_sweeps([sequence.pending for sequence in group], max(batch.left - len(group) + 1, 1), batch.pool.page_size)
         last = [sequence.prompt + sequence.limit - 1 for sequence in group]
         lives += [Life(tokens, sequence.remaining + sweeps - 2, growth=0) for tokens, sequence in zip(last, group, strict=True)]
     return peak_pages(lives, batch.pool.page_size) <= batch.pool.pages
+
+
+def _most_sweeps(prompts: list[int], tokens: int, page_size: int) -> int:
+    """The most sweeps that prompts of so many tokens take one after another, if each sweep has at least `tokens` for them.
+
+    A piece that is not the last ends with a page if it can (`Batch.prefill`), so a sweep with less than a page of tokens does not always
+    run them all: a page takes so many sweeps as it would alone. With more, sweeps run whole pages. What a sweep leaves behind one prompt
+    may begin the next in the middle of a page, which takes until the page's end to make up for.
+    """
+    page = -(-page_size // tokens)  # sweeps for a page
+    whole = max(tokens // page_size * page_size, page_size)  # tokens in so many sweeps
+    sweeps = page * (len(prompts) - 1)
+    for prompt in prompts:
+        before = max(prompt - max(tokens, page_size), 0)
+        rest = prompt - -(-before // whole) * whole
+        sweeps += -(-before // whole) * page + max(-(-rest // tokens), 1)
+    return sweeps
