@@ -34,8 +34,9 @@ class Gpu:
         self.answer = answer
         self.asked: list[tuple[int, torch.Size]] = []
 
-    def fastest(self, rows: int, weights: list[torch.Tensor]) -> Tiling | None:
+    def fastest(self, rows: int, weights: list[torch.Tensor], norm_s: float) -> Tiling | None:
         assert len({weight.shape for weight in weights}) == 1
+        assert bool(norm_s) is (tuple(weights[0].shape) in {(2304, 768), (3072, 768)})  # what follows a norm
         self.asked.append((rows, weights[0].shape))
         return self.answer
 
@@ -117,8 +118,19 @@ def test_the_faster_one_is_chosen(monkeypatch: pytest.MonkeyPatch, library: floa
 
     monkeypatch.setattr(tuning, "duration", duration)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: type("Card", (), {"L2_cache_size": 1000}))
-    found = tuning.fastest(8, [torch.zeros(16, 32)])
-    assert found == (candidates(8, 16, 32)[1] if wanted else None)
+    found = tuning.fastest(8, [torch.zeros(16, 32)], 0.0)
+    assert found == (candidates(8, 32)[1] if wanted else None)
+
+
+def test_a_launch_that_norms_may_be_slower_by_what_a_norm_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    launches = candidates(2, 32)
+    assert launches[0].whole
+    assert not launches[-1].whole
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: type("Card", (), {"L2_cache_size": 1000}))
+    for norm_s, wanted in ((0.0, launches[-1]), (2e-6, launches[0])):
+        times = iter([9e-6, 6e-6, *[8e-6] * (len(launches) - 2), 5e-6])
+        monkeypatch.setattr(tuning, "duration", lambda runs, device, times=times: next(times))
+        assert tuning.fastest(2, [torch.zeros(16, 32)], norm_s) == wanted
 
 
 @pytest.mark.gpu

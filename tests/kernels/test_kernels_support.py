@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from inferometer.kernels import decode_launch, paged_decode, ragged_prefill, support
+from inferometer.kernels import decode_kernels, decode_launch, ragged_prefill, support
 from inferometer.kernels.support import Tiles, look_up, power_of_two, usable
 
 MODULES = "gate, kv_write, norm, paged_decode, ragged_prefill, rotary_write, skinny, skinny_choice"
@@ -69,8 +69,8 @@ def test_a_gpu_needs_triton_and_a_certain_age(
 
 
 def test_a_kernel_is_no_function_of_python() -> None:
-    with pytest.raises(TypeError, match="_span is called by other kernels"):
-        paged_decode._span(1, 2, 3, 4)
+    with pytest.raises(TypeError, match="span_of is called by other kernels"):
+        decode_kernels.span_of(1, 2, 3, 4)
 
 
 class TestLookUp:

@@ -12,7 +12,9 @@ from torch import Tensor
 from inferometer.kernels import paged_decode as decode
 from inferometer.kernels.decode_launch import MOST_PARTS, Cut, cut
 from inferometer.kernels.support import Tiles
+from inferometer.model.spec import Rotary
 from inferometer.nn.alibi import slopes as alibi
+from inferometer.nn.rotary import RotaryEmbedding
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -201,6 +203,72 @@ class TestCut:
         assert 1 <= parts <= MOST_PARTS
 
 
+def emptied(batch: Any) -> tuple[Tensor, Tensor]:
+    """The newest key and value of every row (zeros for padding), which the pages lose."""
+    newest = []
+    for held, each in ((batch.keys, batch.key), (batch.values, batch.value)):
+        rows = torch.zeros(len(each), *held.shape[1:], dtype=held.dtype)
+        for row, (seat, tokens) in enumerate(zip(batch.seats.tolist(), each, strict=True)):
+            if len(tokens):
+                page, offset = divmod(len(tokens) - 1, batch.page_size)
+                held[batch.table[seat, page] * batch.page_size + offset] = torch.nan
+                rows[row] = tokens[-1]
+        newest.append(rows.to(held.device))
+    return newest[0], newest[1]
+
+
+def interleaved(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Views of one tensor, a row's heads side by side, as the fused projection gives them."""
+    heads = torch.cat((query, key, value), 1)
+    q, k, v = torch.split(heads, [query.shape[1], key.shape[1], value.shape[1]], 1)
+    return q, k, v
+
+
+def angles(rows: int, head_size: int, dtype: torch.dtype, device: str = "cpu") -> tuple[Tensor, Tensor]:
+    positions = torch.tensor([3, 0, 900, 17, 5, 31, 128, 7][:rows])
+    cos, sin = RotaryEmbedding(Rotary(10_000.0), head_size, torch.device("cpu")).tables(positions, positions + 1, dtype)
+    return cos.to(device), sin.to(device)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("parts", [1, 4])
+@pytest.mark.parametrize(("heads", "kv_heads", "head_size", "dtype", "biased"), SHAPES)
+def test_kernel_writes_the_newest_keys_itself(
+    pages: Any,
+    interpreted: Callable[..., Any],
+    heads: int,
+    kv_heads: int,
+    head_size: int,
+    dtype: torch.dtype,
+    biased: bool,
+    parts: int,
+    turned: bool,
+) -> None:
+    """The same result, and the same pages, as if they had been written before."""
+    batch = pages.fill(CONTEXTS, kv_heads, head_size, dtype=dtype)
+    query, key, value = interleaved(query_of(len(CONTEXTS), heads, head_size, dtype), *emptied(batch))
+    rotation = angles(len(CONTEXTS), head_size, dtype) if turned else None
+    named = {"page_size": 16, "scale": 0.1, "slopes": torch.tensor(alibi(heads)) if biased else None}
+    rest = batch.table, batch.seats, batch.contexts
+    keys, values = batch.keys.clone(), batch.values.clone()
+    fresh = decode.Fresh(key, value, rotation)
+    want = decode.paged_decode_torch(query, keys, values, *rest, **named, fresh=fresh)
+    if not turned:
+        close(want, exact(batch, query, 0.1, named["slopes"]), dtype)
+    tiles, cutting = Tiles(block=32, warps=4, stages=1, queries=16), Cut(parts, least=16)
+    got, new_keys, new_values = interpreted(
+        written, query, batch.keys, batch.values, *rest, longest=150, **named, fresh=fresh, tiling=tiles, cutting=cutting
+    )
+    close(got, want.double(), dtype)
+    torch.testing.assert_close(new_keys, keys, equal_nan=True, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+    assert torch.equal(new_values.nan_to_num(9), values.nan_to_num(9))
+
+
+def written(query: Tensor, keys: Tensor, values: Tensor, *rest: Any, **named: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """What a call returns, and the pages as it leaves them: arguments of another process are copies."""
+    return decode.paged_decode_triton(query, keys, values, *rest, **named), keys, values
+
+
 def attend(batch: Any, query: Tensor, **named: Any) -> Tensor:
     return decode.paged_decode(
         query, batch.keys, batch.values, batch.table, batch.seats, batch.contexts, page_size=batch.page_size, **named
@@ -260,3 +328,46 @@ def test_gpu_graph_follows_the_contexts(pages: Any, heads: int, kv_heads: int) -
         query.copy_(query_of(rows, heads, 64, dtype, seed))
         graph.replay()
         close(got, exact(new, query, 0.125), dtype)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_size", "biased"), [(4, 4, 80, True), (4, 4, 128, False), (8, 2, 64, False), (48, 1, 128, True)]
+)
+@pytest.mark.parametrize("longest", [100, 1300], ids=["one part", "parts"])
+def test_gpu_writes_the_newest_keys_itself(
+    pages: Any, heads: int, kv_heads: int, head_size: int, biased: bool, longest: int, turned: bool
+) -> None:
+    """In a graph, behind a launch that writes what it takes, with every key but the newest at its place long before."""
+    dtype, seed = torch.bfloat16, int(torch.randint(2**31, ()))
+    contexts = [longest, 1, 16, 17, 0, 65, 100]
+    batch = pages.fill(contexts, kv_heads, head_size, dtype=dtype, seed=seed, device="cuda")
+    newest = emptied(batch)
+    source = torch.cat((query_of(len(contexts), heads, head_size, dtype, seed).cuda(), *newest), 1)
+    heads_of_rows = torch.zeros_like(source)
+    query, key, value = torch.split(heads_of_rows, [heads, kv_heads, kv_heads], 1)
+    rotation = angles(len(contexts), head_size, dtype, "cuda") if turned else None
+    named = {"page_size": 16, "scale": head_size**-0.5, "slopes": torch.tensor(alibi(heads), device="cuda") if biased else None}
+    rest = batch.table, batch.seats, batch.contexts
+    keys, values = batch.keys.clone(), batch.values.clone()
+
+    def run() -> Tensor:
+        heads_of_rows.copy_(source)
+        return decode.paged_decode_triton(query, keys, values, *rest, **named, longest=longest, fresh=decode.Fresh(key, value, rotation))
+
+    run()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = run()
+    for _ in range(3):
+        keys.copy_(batch.keys)
+        values.copy_(batch.values)
+        graph.replay()
+        torch.cuda.synchronize()
+        want_keys, want_values = batch.keys.clone(), batch.values.clone()
+        want = decode.paged_decode_torch(query, want_keys, want_values, *rest, **named, fresh=decode.Fresh(key, value, rotation))
+        close(got, want.cpu().double(), dtype)
+        torch.testing.assert_close(keys, want_keys, equal_nan=True, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+        assert torch.equal(values.nan_to_num(9), want_values.nan_to_num(9))

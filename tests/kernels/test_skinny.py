@@ -13,11 +13,12 @@ from torch import Tensor
 
 from inferometer.kernels import skinny
 from inferometer.kernels.activation import ACTIVATIONS
-from inferometer.kernels.skinny_launch import LAUNCHES, MOST_ROWS, Tiling, candidates, tiling
+from inferometer.kernels.skinny_launch import Tiling, candidates, tiling
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
-SMALL = Tiling(outputs=16, block=32, warps=4, stages=2)
+SMALL = Tiling(outputs=16, block=32, warps=4, stages=2, programs=3)
+WHOLE = Tiling(outputs=8, block=64, warps=4, stages=1, programs=3, whole=True)
 CUT = Tiling(outputs=16, block=16, warps=4, stages=2, programs=64)
 
 
@@ -66,10 +67,10 @@ SHAPES = [(48, 64), (33, 50), (5, 16)]
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
-@pytest.mark.parametrize("rows", [1, 3, 17])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 17])
 def test_kernel_is_the_formula(interpreted: Callable[..., Any], rows: int, outputs: int, inputs: int, dtype: torch.dtype) -> None:
     case = Case.of(rows, outputs, inputs, dtype)
-    for launch in (SMALL, CUT):
+    for launch in (SMALL, CUT, WHOLE)[: 2 if rows > 4 else 3]:
         got = interpreted(skinny.skinny_triton, case.x, case.weight, case.bias, launch=launch)
         close(got, case.exact(), dtype)
 
@@ -80,7 +81,7 @@ def test_kernel_is_the_formula(interpreted: Callable[..., Any], rows: int, outpu
 def test_kernel_ends_as_separate_operations_would(interpreted: Callable[..., Any], rows: int, activation: str, dtype: torch.dtype) -> None:
     case = Case.of(rows, 40, 64, dtype, seed=3)
     case.x.mul_(3)  # far out too
-    for launch in (SMALL, CUT):
+    for launch in (SMALL, CUT, WHOLE)[: 2 if rows > 4 else 3]:
         got = interpreted(
             skinny.skinny_triton, case.x, case.weight, case.bias, activation=activation, residual=case.residual, launch=launch
         )
@@ -94,7 +95,7 @@ def test_activations_of_all_sizes(interpreted: Callable[..., Any], activation: s
     sizes = torch.cat([torch.logspace(-6, 2.2, 300), torch.tensor([0.0])])
     weight = torch.cat([sizes, -sizes])[:, None].contiguous()
     x = torch.ones(1, 1)
-    got = interpreted(skinny.skinny_triton, x, weight, activation=activation, launch=SMALL)
+    got = interpreted(skinny.skinny_triton, x, weight, activation=activation, launch=WHOLE)
     want = ACTIVATIONS[activation](weight.T.double())  # type: ignore[index]
     torch.testing.assert_close(got.double(), want, atol=1e-6, rtol=4e-6)
 
@@ -111,8 +112,9 @@ def test_bias_and_residual_may_be_missing(interpreted: Callable[..., Any], rows:
     case = Case.of(rows, 20, 32, torch.float32)
     bias = case.bias if parts == "bias" else None
     residual = case.residual if parts == "residual" else None
-    got = interpreted(skinny.skinny_triton, case.x, case.weight, bias, residual=residual, launch=CUT)
-    close(got, skinny.skinny_torch(case.x, case.weight, bias, residual=residual), torch.float32)
+    for launch in (CUT, WHOLE):
+        got = interpreted(skinny.skinny_triton, case.x, case.weight, bias, residual=residual, launch=launch)
+        close(got, skinny.skinny_torch(case.x, case.weight, bias, residual=residual), torch.float32)
 
 
 def test_no_rows_and_no_outputs() -> None:
@@ -122,19 +124,19 @@ def test_no_rows_and_no_outputs() -> None:
 
 class TestTable:
     @pytest.mark.parametrize("rows", [1, 2, 16, 17, 32])
-    @pytest.mark.parametrize(("outputs", "inputs"), [(64, 64), (2048, 8192), (50258, 2048), (250880, 14336)])
-    def test_something_serves_everything(self, rows: int, outputs: int, inputs: int) -> None:
-        launches = candidates(rows, outputs, inputs)
-        assert tiling(rows, outputs, inputs) is launches[0]
-        assert len(set(launches)) == len(launches)
+    @pytest.mark.parametrize("inputs", [1, 64, 768, 2048, 5120, 8192, 57344])
+    def test_something_serves_everything(self, rows: int, inputs: int) -> None:
+        launches = candidates(rows, inputs)
+        assert tiling(rows, inputs) is launches[0] or tiling(rows, inputs) == launches[0]
+        assert len(set(launches)) == len(launches) > 1
 
-    def test_sizes_are_those_of_tensors(self) -> None:
-        for _, _, _, launches in LAUNCHES:
-            for launch in launches:
-                assert all(size & (size - 1) == 0 for size in (launch.outputs, launch.block, launch.warps))
-                assert launch.block >= 64  # a cache line of 16-bit inputs: what is fetched ahead goes by lines
-        assert [rows for rows, _, _, _ in LAUNCHES] == sorted(rows for rows, _, _, _ in LAUNCHES)
-        assert LAUNCHES[-1][0] == MOST_ROWS
+    @pytest.mark.parametrize("inputs", [1, 64, 768, 2048, 5120, 8192, 57344])
+    def test_sizes_are_those_of_tensors(self, inputs: int) -> None:
+        for launch in (*candidates(1, inputs), *candidates(8, inputs)):
+            assert all(size & (size - 1) == 0 for size in (launch.outputs, launch.block, launch.warps))
+            assert launch.programs > 0
+        for launch in (*candidates(1, inputs), *candidates(4, inputs), *candidates(8, inputs)):
+            assert launch.block >= (inputs if launch.whole else 64)  # a cache line: what is fetched ahead goes by lines
 
 
 class TestParts:
@@ -168,13 +170,13 @@ GPU_SHAPES = [(2048, 8192), (6144, 2048), (1000, 4096), (258, 2048), (96, 80), (
 @needs_gpu
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize(("outputs", "inputs"), GPU_SHAPES)
-@pytest.mark.parametrize("rows", [1, 2, 7, 16, 32])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 7, 16, 32])
 def test_gpu_is_the_formula(rows: int, outputs: int, inputs: int, dtype: torch.dtype) -> None:
     """Every launch that may be chosen, twice: the counters that parts share are left as they were found."""
     case = Case.of(rows, outputs, inputs, dtype, seed=int.from_bytes(os.urandom(3), "big"), device="cuda")
-    for launch in candidates(rows, outputs, inputs):
-        if dtype == torch.float32:
-            launch = replace(launch, block=launch.block // 2)  # the same bytes
+    for launch in candidates(rows, inputs):
+        if dtype == torch.float32:  # the same bytes
+            launch = replace(launch, outputs=max(1, launch.outputs // 2)) if launch.whole else replace(launch, block=launch.block // 2)
         first = skinny.skinny_triton(case.x, case.weight, case.bias, launch=launch)
         second = skinny.skinny_triton(case.x, case.weight, case.bias, launch=launch)
         close(first, case.exact(), dtype)
@@ -195,12 +197,13 @@ def test_gpu_ends_as_separate_operations_would(rows: int, activation: Any, dtype
 
 @pytest.mark.gpu
 @needs_gpu
-@pytest.mark.parametrize("rows", [1, 8])
+@pytest.mark.parametrize("rows", [1, 4, 8])
 @pytest.mark.parametrize("early", [False, True])
 def test_gpu_graph_of_maps_in_a_row(rows: int, early: bool) -> None:
     """Each reads what the one before it writes, however early it starts; a replay takes what lies in x then."""
     dtype, width, count = torch.bfloat16, 1024, 12
-    launch = Tiling(4, 1024, 4, 1, early=early) if rows == 1 else Tiling(64, 128, 4, 4, programs=4, early=early)
+    whole = Tiling(4, 1024, 4, 1, programs=4, early=early, whole=True)
+    launch = whole if rows <= 4 else Tiling(64, 128, 4, 4, programs=4, early=early)
     cases = [Case.of(rows, width, width, dtype, seed=i, device="cuda") for i in range(count)]
     static = cases[0].x.clone()
 

@@ -76,7 +76,7 @@ class TestFile:
     def test_another_version_is_ignored(self, tmp_path: Path) -> None:
         path = tmp_path / "choices.json"
         save_choices(path, CHOICES)
-        path.write_text(path.read_text().replace('"schema_version": 1', '"schema_version": 2'))
+        path.write_text(path.read_text().replace('"schema_version": 2', '"schema_version": 3'))
         assert load_choices(path) == {}
 
     def test_a_folder_that_cannot_be_made_is_no_error(self, tmp_path: Path) -> None:
@@ -119,9 +119,9 @@ class TestLaunchFor:
         monkeypatch.setattr(skinny_choice, "capability", lambda device: (9, 0))
 
     def test_the_table_decides_until_something_is_measured(self) -> None:
-        assert launch_for(on_gpu((3, 64)), on_gpu((128, 64)), {}) == tiling(3, 128, 64)
+        assert launch_for(on_gpu((3, 64)), on_gpu((128, 64)), {}) == tiling(3, 64)
 
-    @pytest.mark.parametrize(("rows", "wanted"), [(1, None), (2, LAUNCH), (3, tiling(3, 128, 64))])
+    @pytest.mark.parametrize(("rows", "wanted"), [(1, None), (2, LAUNCH), (3, tiling(3, 64))])
     def test_what_was_measured_comes_first(self, rows: int, wanted: Tiling | None) -> None:
         assert launch_for(on_gpu((rows, 64)), on_gpu((128, 64)), {1: None, 2: LAUNCH}) == wanted
 
@@ -135,7 +135,8 @@ class TestLaunchFor:
     def test_not_on_a_cpu(self) -> None:
         assert launch_for(torch.ones(1, 64).half(), torch.ones(4, 64).half(), {1: LAUNCH}) is None
 
-    def test_before_ampere_one_row_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_before_ampere_only_whole_rows(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(skinny_choice, "capability", lambda device: (7, 5))
         assert launch_for(on_gpu((1, 64)), on_gpu((128, 64)), {}) is not None
-        assert launch_for(on_gpu((2, 64)), on_gpu((128, 64)), {}) is None
+        assert launch_for(on_gpu((4, 64)), on_gpu((128, 64)), {}) is not None
+        assert launch_for(on_gpu((5, 64)), on_gpu((128, 64)), {}) is None

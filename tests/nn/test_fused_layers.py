@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import zip_longest
 
 import pytest
 import torch
 from tests.parity.configs import DECODERS, ENCODERS, config
 from torch import Tensor
 
-from inferometer.kernels.norm import norm_torch
+from inferometer.kernels.norm import NormWeights, norm_torch
+from inferometer.kernels.skinny_launch import Tiling
 from inferometer.model.config import read_spec
-from inferometer.model.spec import ModelSpec, NormKind
-from inferometer.nn import attention, layers
+from inferometer.model.spec import Activation, ModelSpec, NormKind
+from inferometer.nn import attention, layers, stream
 from inferometer.nn.batch import CachedRows, RaggedBatch, prompt_batch
 from inferometer.nn.cache import PagedCache
 from inferometer.nn.linear import Linear
 from inferometer.nn.transformer import Transformer
 
 CPU = torch.device("cpu")
+LAUNCH = Tiling(64, 128, 4, 4)
 PROMPTS = [[3, 1, 4, 1, 5, 9], [2, 6, 5], [3, 5]]
 PAGE = 4
 
@@ -41,7 +44,7 @@ def norm_in_place(x: Tensor, delta: Tensor | None, *, kind: NormKind, epsilon: f
 @pytest.fixture
 def carried(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def wire() -> None:
-        monkeypatch.setattr(layers, "usable", lambda device: True)
+        monkeypatch.setattr(stream, "usable", lambda device: True)
         monkeypatch.setattr(layers, "norm", norm_in_place)
 
     return wire
@@ -59,8 +62,40 @@ def test_sums_are_the_same_wherever_they_are_taken(
         want = model.sweep(batch)
         carried()
         chosen = {id(module) for name, module in model.named_modules() if name.rpartition(".")[2] in taking}
-        monkeypatch.setattr(Linear, "takes_residual", lambda linear, x: id(linear) in chosen)
+        monkeypatch.setattr(Linear, "launch", lambda linear, x: LAUNCH if id(linear) in chosen else None)
         assert torch.equal(model.sweep(batch), want)
+
+
+@pytest.mark.parametrize("key", [*DECODERS, *ENCODERS])
+@pytest.mark.parametrize("taking", [(), ("down",), ("down", "output")], ids=lambda names: "-".join(names) or "none")
+def test_norms_are_the_same_wherever_they_are_taken(
+    monkeypatch: pytest.MonkeyPatch, carried: Callable[[], None], key: str, taking: tuple[str, ...]
+) -> None:
+    """By the maps that follow them, where the stream is in one piece."""
+    model = built(key)
+    batch = prompt_batch(PROMPTS, CPU)
+    normed: list[Linear] = []
+
+    def fused(linear: Linear, x: Tensor, norm: NormWeights, *, activation: Activation | None = None) -> Tensor:
+        normed.append(linear)
+        out = norm_torch(x, kind=norm.kind, epsilon=norm.epsilon, weight=norm.weight, bias=norm.bias)
+        return linear(out, activation=activation)
+
+    with torch.inference_mode():
+        want = model.sweep(batch)
+        carried()
+        chosen = {id(module) for name, module in model.named_modules() if name.rpartition(".")[2] in taking}
+        monkeypatch.setattr(Linear, "launch", lambda linear, x: LAUNCH if id(linear) in chosen else None)
+        monkeypatch.setattr(Linear, "normed", fused)
+        assert torch.equal(model.sweep(batch), want)
+    # What reads nothing but a norm of the stream, where that is in one piece: the first map, and those behind one that adds by itself.
+    plain = [layer for layer in model.layers if not layer.post and not layer.residual_after_norm]
+    first = [layer.attention.qkv for layer in (plain if "down" in taking else plain[:1])]
+    assert normed == [*_interleaved(first, [layer.feed_forward.up for layer in plain] if "output" in taking else [])]
+
+
+def _interleaved(first: list[Linear], second: list[Linear]) -> list[Linear]:
+    return [linear for pair in zip_longest(first, second) for linear in pair if linear is not None]
 
 
 def whole(spec: ModelSpec) -> tuple[RaggedBatch, PagedCache]:
@@ -95,3 +130,36 @@ def test_paged_layers_are_those_of_segments(monkeypatch: pytest.MonkeyPatch, car
     torch.testing.assert_close(got, want, atol=2e-4, rtol=2e-4)
     torch.testing.assert_close(cache.keys, keys, atol=2e-4, rtol=2e-4)
     torch.testing.assert_close(cache.values, values, atol=2e-4, rtol=2e-4)
+
+
+@pytest.mark.parametrize("key", DECODERS)
+def test_decoding_rows_that_write_their_own_keys(monkeypatch: pytest.MonkeyPatch, carried: Callable[[], None], key: str) -> None:
+    """One launch for the key writes, the rotation and the attention of every row: the same as several."""
+    model = built(key)
+    batch, cache = whole(model.spec)
+    assert batch.rows is not None
+    kept = [0, 1, 3]  # one of the sequences stands still, and a row of padding beside
+    contexts = torch.tensor([*(batch.rows.contexts[kept] + 1).tolist(), 0])
+    seats = torch.tensor([*kept, 0])
+    places = batch.rows.table[seats, (contexts - 1).clamp(min=0) // PAGE].long() * PAGE + (contexts - 1) % PAGE
+    ones = (1,) * len(seats)
+
+    def step(apart: bool) -> tuple[Tensor, Tensor, Tensor]:
+        rows = CachedRows(
+            batch.rows.table, seats.int(), contexts.int(), torch.arange(len(seats) + 1).int(), torch.where(contexts > 0, places, -1), apart
+        )
+        positions = (contexts - 1).clamp(min=0)
+        lengths = torch.tensor([1, 6, 2, 1]).maximum(contexts)
+        new = RaggedBatch(torch.tensor([5, 4, 3, 0]), positions, ones, tuple(contexts.clamp(min=1).tolist()), lengths, rows=rows)
+        return model.sweep(new, cache)[:-1], cache.keys.clone(), cache.values.clone()
+
+    with torch.inference_mode():
+        model.sweep(batch, cache)
+        carried()
+        monkeypatch.setattr(attention, "usable", lambda device: True)
+        before = cache.keys.clone(), cache.values.clone()
+        want = step(apart=False)
+        cache.keys.copy_(before[0])
+        cache.values.copy_(before[1])
+        for got, wanted in zip(step(apart=True), want, strict=True):
+            torch.testing.assert_close(got, wanted, atol=1e-6, rtol=1e-6)

@@ -7,8 +7,9 @@ import torch
 from torch.nn import functional
 
 from inferometer.kernels.activation import ACTIVATIONS
+from inferometer.kernels.norm import NormWeights
 from inferometer.model.spec import Activation
-from inferometer.nn.linear import Linear, Packed, project
+from inferometer.nn.linear import Linear, Packed, head_logits, padded_rows
 
 X = torch.randn(3, 24, generator=torch.Generator().manual_seed(0))
 
@@ -32,7 +33,6 @@ def test_the_same_bits_as_separate_operations(activation: Activation | None, add
     if residual is not None:
         want = residual + want
     assert torch.equal(made(x, activation=activation, residual=residual), want)
-    assert torch.equal(project(x, made.weight, made.bias, activation=activation, residual=residual), want)
 
 
 @pytest.mark.skipif(not Packed.possible(torch.empty(1, 1, dtype=torch.bfloat16)), reason="torch without oneDNN")
@@ -44,4 +44,21 @@ def test_a_packed_weight_is_followed_by_the_same() -> None:
 
 
 def test_a_cpu_leaves_the_residual_to_the_norm() -> None:
-    assert not linear().takes_residual(X)
+    assert linear().launch(X) is None
+
+
+def test_a_cpu_leaves_the_norm_to_the_norm() -> None:
+    assert linear().normed(X[:1], NormWeights("rms", 1e-5, None, None)) is None
+
+
+@pytest.mark.parametrize(("dtype", "width", "stride"), [(torch.bfloat16, 17, 24), (torch.float32, 17, 20), (torch.float32, 16, 16)])
+def test_rows_begin_at_multiples_of_16_bytes(dtype: torch.dtype, width: int, stride: int) -> None:
+    rows = padded_rows(torch.zeros(3, 1, dtype=dtype), width)
+    assert rows.shape == (3, width)
+    assert rows.stride() == (stride, 1)
+    assert padded_rows(rows, width, 7).shape == (7, width)
+
+
+def test_logits_on_a_cpu_are_the_product() -> None:
+    made = linear()
+    assert torch.equal(head_logits(X, made.weight, {}), functional.linear(X, made.weight))

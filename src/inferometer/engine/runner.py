@@ -72,7 +72,7 @@ class Runner:
         staged = Staged.of(upload(packed, torch.uint8, self.model.device), shape)
         staged.write_entries(self._table)
         queries, contexts = tuple(share.count for share in shares), tuple(share.start + share.count for share in shares)
-        hidden = self.model.sweep(staged.batch(self._tokens, self._table, queries, contexts), self.cache)
+        hidden = self.model.sweep(staged.batch(self._tokens, self._table, queries, contexts, apart=not rest), self.cache)
         scores = tuple(self._scores(shares, hidden))
         sequences, batch = self._align(decoding, rest)
         if batch is None:

@@ -60,8 +60,10 @@ class Staged:
         short = torch.split(packed[wide:].view(torch.int32), [r, r, r + 1])
         return cls(*long, *short)
 
-    def batch(self, tokens: Tensor, table: Tensor, query_lengths: tuple[int, ...], context_lengths: tuple[int, ...]) -> RaggedBatch:
-        """The sweep's batch. tokens: int64 (seats,), the newest token of every seat. table: int32 (seats, stride)."""
+    def batch(
+        self, tokens: Tensor, table: Tensor, query_lengths: tuple[int, ...], context_lengths: tuple[int, ...], *, apart: bool
+    ) -> RaggedBatch:
+        """The sweep's batch. tokens: int64 (seats,), the newest token of every seat. table: int32 (seats, stride). apart: CachedRows."""
         newest = tokens[(-1 - self.token_ids).clamp_(min=0)]
         return RaggedBatch(
             token_ids=torch.where(self.token_ids < 0, newest, self.token_ids),
@@ -69,7 +71,7 @@ class Staged:
             query_lengths=query_lengths,
             context_lengths=context_lengths,
             rotary_lengths=self.rotary_lengths,
-            rows=CachedRows(table, self.seats, self.contexts, self.starts, self.places),
+            rows=CachedRows(table, self.seats, self.contexts, self.starts, self.places, apart),
         )
 
     def write_entries(self, table: Tensor) -> None:

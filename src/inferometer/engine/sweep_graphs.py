@@ -12,6 +12,7 @@ from torch import Tensor
 from inferometer.engine.graph import Graph
 from inferometer.engine.staging import Shape, Staged, pack_decode, pack_mixed
 from inferometer.nn.cache import PagedCache
+from inferometer.nn.linear import padded_rows
 from inferometer.nn.transformer import Transformer
 from inferometer.schedule.sweep import Share
 
@@ -62,7 +63,7 @@ class SweepGraphs:
         self._inputs: dict[Shape, Tensor] = {}
         self._graphs: dict[Bucket, Graph | None] = {}
         rows = rows_bucket(tokens.numel() - 1) + PROMPTS
-        self._logits = torch.empty(rows, model.spec.vocabulary, device=model.device, dtype=model.dtype)
+        self._logits = padded_rows(model.embedding.token.weight, model.spec.vocabulary, rows)
 
     @property
     def recorded(self) -> int:
@@ -118,11 +119,11 @@ class SweepGraphs:
         contexts = (bucket.longest,) * bucket.rows
         if bucket.prompt_tokens:
             contexts += (bucket.prompt_tokens,) * PROMPTS
-        batch = staged.batch(self._tokens, self._table, bucket.query_lengths, contexts)
+        batch = staged.batch(self._tokens, self._table, bucket.query_lengths, contexts, apart=not bucket.prompt_tokens)
         hidden = self._model.sweep(batch, self._cache)
         if bucket.prompt_tokens:
             hidden = hidden.index_select(0, staged.last)
-        self._logits[: bucket.shape.sampled].copy_(self._model.logits(hidden))
+        self._model.logits(hidden, self._logits[: bucket.shape.sampled])
 
     def _static(self, shape: Shape) -> Tensor:
         if shape not in self._inputs:

@@ -18,6 +18,7 @@ from inferometer.kernels.skinny import skinny_triton
 from inferometer.kernels.skinny_choice import BUCKETS, DTYPES, Shape, choice_path, load_choices, save_choices
 from inferometer.kernels.skinny_launch import Tiling, candidates
 from inferometer.kernels.support import usable
+from inferometer.nn.layers import Layer
 from inferometer.nn.linear import Linear
 from inferometer.nn.transformer import Head, Transformer
 
@@ -25,6 +26,8 @@ SECONDS = 5.0
 """After which no further measurement is started: what is left is measured at the next start."""
 REPEATS = 5
 MOST_WEIGHTS = 64
+NORM_SECONDS = 1.5e-6
+"""What a launch for a norm of few rows takes."""
 EPILOGUE_SECONDS = 1e-6
 """What the kernel may be slower, since bias, activation and residual cost it no launches."""
 
@@ -41,9 +44,12 @@ def tune(model: Transformer, rows: Sequence[int] = BUCKETS, *, seconds: float = 
         return 0
     deadline = time.monotonic() + seconds
     maps: dict[tuple[int, int], list[Linear | Head]] = defaultdict(list)
+    normed: set[tuple[int, int]] = set()
     for module in model.modules():
         if isinstance(module, Linear | Head):
             maps[_size(_weight(module, model))].append(module)
+        elif isinstance(module, Layer):
+            normed.update(_size(linear.weight) for linear in module.normed_maps)
     path = choice_path(torch.cuda.get_device_name(model.device))
     known = load_choices(path)
     measured: dict[Shape, Tiling | None] = {}
@@ -52,7 +58,9 @@ def tune(model: Transformer, rows: Sequence[int] = BUCKETS, *, seconds: float = 
         for size, modules in maps.items():
             shape = Shape(dtype, count, *size)
             if shape not in known and time.monotonic() < deadline:
-                measured[shape] = known[shape] = fastest(count, [_weight(module, model) for module in modules[:MOST_WEIGHTS]])
+                measured[shape] = known[shape] = fastest(
+                    count, [_weight(module, model) for module in modules[:MOST_WEIGHTS]], NORM_SECONDS if size in normed else 0.0
+                )
     if measured:
         save_choices(path, measured)
     for size, modules in maps.items():
@@ -63,9 +71,9 @@ def tune(model: Transformer, rows: Sequence[int] = BUCKETS, *, seconds: float = 
     return len(measured)
 
 
-def fastest(rows: int, weights: Sequence[Tensor]) -> Tiling | None:
+def fastest(rows: int, weights: Sequence[Tensor], norm_s: float) -> Tiling | None:
     """The fastest launch for so many rows and weights of one shape, which follow each other so that none is in the cache; None where
-    the matrix library is faster."""
+    the matrix library is faster. norm_s: seconds that a launch saves which can norm the rows first."""
     outputs, inputs = _size(weights[0])
     cache = torch.cuda.get_device_properties(weights[0].device).L2_cache_size
     enough = -(-3 * cache // (weights[0].element_size() * outputs * inputs))
@@ -73,13 +81,14 @@ def fastest(rows: int, weights: Sequence[Tensor]) -> Tiling | None:
     x = torch.randn(rows, inputs, dtype=weights[0].dtype, device=weights[0].device)
     library = duration([partial(functional.linear, x, weight) for weight in weights], x.device)
     times: dict[Tiling, float] = {}
-    for launch in candidates(rows, outputs, inputs):
+    for launch in candidates(rows, inputs):
         try:
             times[launch] = duration([partial(skinny_triton, x, weight, launch=launch) for weight in weights], x.device)
         except Exception as error:
             # Triton has many ways of saying that a launch does not fit the card. After a fault nothing would run.
             if isinstance(error, torch.AcceleratorError):
                 raise
+    times = {launch: time - norm_s if launch.whole else time for launch, time in times.items()}
     best = min(times, key=lambda launch: times[launch], default=None)
     return best if best is not None and times[best] <= library + EPILOGUE_SECONDS else None
 

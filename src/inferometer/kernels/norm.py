@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +16,16 @@ WIDEST = 16384
 """The widest row that a program holds in its registers: 16 elements of each of 1024 threads."""
 ELEMENTS = 8
 """Of a row, for each thread: one load of 16 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class NormWeights:
+    """A norm over the last dimension. weight, bias: (hidden,) or None."""
+
+    kind: NormKind
+    epsilon: float
+    weight: Tensor | None
+    bias: Tensor | None
 
 
 def norm(

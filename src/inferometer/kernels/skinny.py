@@ -10,9 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from inferometer.kernels.activation import ACTIVATIONS, activate
+from inferometer.kernels.activation import ACTIVATIONS
+from inferometer.kernels.finish import finish
+from inferometer.kernels.norm import NormWeights
+from inferometer.kernels.prefetch import prefetch
 from inferometer.kernels.skinny_launch import Tiling, members, tiling
-from inferometer.kernels.support import capability, constexpr, kernel, processors, tl, usable, wide
+from inferometer.kernels.skinny_rows import rows_product
+from inferometer.kernels.support import capability, constexpr, kernel, power_of_two, processors, tl, usable, wide
 from inferometer.model.spec import Activation
 
 MOST_TILES = 1 << 16
@@ -53,30 +57,45 @@ def skinny_triton(
     *,
     activation: Activation | None = None,
     residual: Tensor | None = None,
+    norm: NormWeights | None = None,
     launch: Tiling | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """The kernels. launch: instead of what the table says."""
+    """The kernels. launch: instead of what the table says. out: where the result goes, (rows, outputs) with a contiguous last dimension.
+
+    norm: x is normed first, and rounded as a launch of its own would; only where the launch holds whole rows.
+    """
     (rows, inputs), outputs = x.shape, weight.shape[0]
-    out = torch.empty((rows, outputs), dtype=x.dtype, device=x.device)
+    if out is None:
+        out = torch.empty((rows, outputs), dtype=x.dtype, device=x.device)
+    assert out.stride(1) == 1
     if rows == 0 or outputs == 0:
         return out
     assert x.stride(1) == 1
     assert weight.is_contiguous()
-    chosen = launch or _standard(rows, outputs, inputs, x.dtype)
+    chosen = launch or _standard(rows, inputs, x.dtype)
     tiles = -(-outputs // chosen.outputs)
     early = chosen.early and capability(x.device) >= (9, 0)
+    added = out if residual is None else residual
+    assert added.stride(1) == 1
     options: dict[str, Any] = {
-        "biased": bias is not None, "added": residual is not None, "activation": activation, "tile": chosen.outputs,
-        "block": chosen.block, "even": inputs % chosen.block == 0, "early": early, "num_warps": chosen.warps, "num_stages": chosen.stages,
+        "biased": bias is not None, "added": residual is not None, "activation": activation, "tile": chosen.outputs, "early": early,
+        "num_warps": chosen.warps, "num_stages": chosen.stages,
     }  # fmt: skip
     if early:
         options["launch_pdl"] = True
-    added = out if residual is None else residual
-    assert added.stride(1) == 1
     common = x, weight, x if bias is None else bias, added, out
-    if rows == 1:
-        _one.launch((tiles,), *common, outputs, inputs, **options)
+    if chosen.whole:
+        span = -(-tiles // max(1, min(tiles, chosen.programs * processors(x.device)))) * chosen.outputs
+        gamma, beta = (None, None) if norm is None else (norm.weight, norm.bias)
+        rows_product.launch(
+            (-(-outputs // span),), *common, x if gamma is None else gamma, x if beta is None else beta,
+            0.0 if norm is None else norm.epsilon, rows, outputs, span, x.stride(0), added.stride(0), out.stride(0), inputs=inputs,
+            width=power_of_two(inputs), members=power_of_two(rows), normed=None if norm is None else norm.kind,
+            weighted=gamma is not None, shifted=beta is not None, **options,
+        )  # fmt: skip
         return out
+    assert norm is None
     parts = chosen.parts(outputs, inputs, processors(x.device)) if tiles <= MOST_TILES else 1
     padded = members(rows)
     partial, arrived = out, out
@@ -84,15 +103,17 @@ def skinny_triton(
         partial = torch.empty((tiles, parts, chosen.outputs, padded), dtype=torch.float32, device=x.device)
         arrived = counters(x.device)
     _few.launch(
-        (tiles, parts), *common, partial, arrived, rows, outputs, inputs, x.stride(0), added.stride(0), members=padded, parts=parts,
-        stages=chosen.stages, wide=wide(x.dtype, x.device), **options,
+        (tiles, parts), *common, partial, arrived, rows, outputs, inputs, x.stride(0), added.stride(0), out.stride(0), members=padded,
+        parts=parts, stages=chosen.stages, block=chosen.block, even=inputs % chosen.block == 0, wide=wide(x.dtype, x.device), **options,
     )  # fmt: skip
     return out
 
 
-def _standard(rows: int, outputs: int, inputs: int, dtype: torch.dtype) -> Tiling:
-    """The table is of 16-bit types; others get as many bytes."""
-    found = tiling(rows, outputs, inputs)
+def _standard(rows: int, inputs: int, dtype: torch.dtype) -> Tiling:
+    """The tables are of 16-bit types; others get as many bytes."""
+    found = tiling(rows, inputs)
+    if found.whole:
+        return replace(found, outputs=max(1, found.outputs * 2 // dtype.itemsize))
     return replace(found, block=found.block * 2 // dtype.itemsize)
 
 
@@ -102,63 +123,11 @@ def counters(device: torch.device) -> Tensor:
     return torch.zeros(MOST_TILES, dtype=torch.int32, device=device)
 
 
-@kernel()
-def _finish(
-    value: Any, bias: Any, residual: Any, real: Any, activation: constexpr, biased: constexpr, added: constexpr, dtype: constexpr,
-) -> Any:  # fmt: skip
-    """What follows the product, rounded after each step as separate operations would. bias, residual: addresses like `value`."""
-    if biased:
-        value += tl.load(bias, mask=real, other=0).to(tl.float32)
-    value = value.to(dtype)
-    if activation is not None:
-        value = activate(value.to(tl.float32), activation, dtype).to(dtype)
-    if added:
-        value = (tl.load(residual, mask=real, other=0).to(tl.float32) + value.to(tl.float32)).to(dtype)
-    return value
-
-
-@kernel()
-def _one(
-    x: Any, weight: Any, bias: Any, residual: Any, out: Any, outputs: Any, inputs: Any, tile: constexpr, block: constexpr,
-    even: constexpr, activation: constexpr, biased: constexpr, added: constexpr, early: constexpr,
-) -> None:  # fmt: skip
-    """One row. Every thread sums up its own inputs until the end, so that nothing in the loop waits for another; the weights of the
-    next iteration come while those of this one are multiplied."""
-    if early:
-        tl.extra.cuda.gdc_launch_dependents()
-    n = tl.program_id(0) * tile + tl.arange(0, tile)
-    # Behind the last output the last one is read again: a mask would be asked for every load.
-    rows = weight + tl.minimum(n, outputs - 1).to(tl.int64)[:, None] * inputs
-    lane = tl.arange(0, block)
-    sums = tl.zeros([tile, block], tl.float32)
-    if even:
-        w = tl.load(rows + lane[None, :], eviction_policy="evict_first")
-    else:
-        w = tl.load(rows + lane[None, :], mask=(lane < inputs)[None, :], other=0, eviction_policy="evict_first")
-    if early:
-        # The kernel before may still write x and the residual, not the weight.
-        tl.extra.cuda.gdc_wait()
-    for base in tl.range(0, inputs, block, num_stages=1):
-        k = base + lane
-        if even:
-            a = tl.load(x + k, eviction_policy="evict_last")
-            there = tl.full([1, block], base + block < inputs, tl.int1)
-        else:
-            a = tl.load(x + k, mask=k < inputs, other=0, eviction_policy="evict_last")
-            there = (k + block < inputs)[None, :]
-        following = tl.load(rows + (k + block)[None, :], mask=there, other=0, eviction_policy="evict_first")
-        sums += w.to(tl.float32) * a.to(tl.float32)[None, :]
-        w = following
-    real = n < outputs
-    value = _finish(tl.sum(sums, 1), bias + n, residual + n, real, activation, biased, added, out.dtype.element_ty)
-    tl.store(out + n, value, mask=real)
-
-
 @kernel("rows")
 def _few(
     x: Any, weight: Any, bias: Any, residual: Any, out: Any, partial: Any, arrived: Any, rows: Any, outputs: Any, inputs: Any, x_row: Any,
-    residual_row: Any, members: constexpr, parts: constexpr, tile: constexpr, block: constexpr, stages: constexpr, even: constexpr,
-    activation: constexpr, biased: constexpr, added: constexpr, wide: constexpr, early: constexpr,
+    residual_row: Any, out_row: Any, members: constexpr, parts: constexpr, tile: constexpr, block: constexpr, stages: constexpr,
+    even: constexpr, activation: constexpr, biased: constexpr, added: constexpr, wide: constexpr, early: constexpr,
 ) -> None:  # fmt: skip
     """Several rows, padded to those of a matrix product whose other side is the weight as it lies in memory.
 
@@ -180,9 +149,9 @@ def _few(
     if early:
         # The kernel before may still write x and the residual, not the weight: what the first iterations read comes into the cache.
         line: tl.constexpr = 1024 // weight.dtype.element_ty.primitive_bitwidth
-        for stage in tl.static_range(stages):
-            ahead = start + stage * block + tl.arange(0, block // line) * line
-            _prefetch(weights + tl.minimum(ahead, inputs - 1)[None, :])
+        for stage in tl.static_range(stages + 1):
+            further = start + stage * block + tl.arange(0, block // line) * line
+            prefetch(weights + tl.minimum(further, inputs - 1)[None, :])
         tl.extra.cuda.gdc_wait()
     for base in tl.range(start, stop, block, num_stages=stages):
         k = base + lane
@@ -217,13 +186,5 @@ def _few(
                 value += tl.load(here + other * (tile * members), mask=wanted, other=0, cache_modifier=".cg")
         beside = residual + m[:, None] * residual_row + n
         bias_at = bias + tl.broadcast_to(n, (members, tile))
-        rounded = _finish(value, bias_at, beside, real, activation, biased, added, out.dtype.element_ty)
-        tl.store(out + m[:, None] * outputs + n, rounded, mask=real)
-
-
-@kernel()
-def _prefetch(addresses: Any) -> Any:
-    """Brings the cache lines of these addresses into the L2 cache, and waits for nothing."""
-    tl.inline_asm_elementwise(
-        "{prefetch.global.L2 [$1]; mov.u32 $0, 0;}", "=r,l", [addresses.to(tl.int64)], dtype=tl.int32, is_pure=False, pack=1
-    )
+        rounded = finish(value, bias_at, beside, real, activation, biased, added, out.dtype.element_ty)
+        tl.store(out + m[:, None] * out_row + n, rounded, mask=real)

@@ -20,7 +20,7 @@ from inferometer.kernels.skinny_launch import MOST_ROWS, Tiling, tiling
 from inferometer.kernels.support import capability, power_of_two, usable
 from inferometer.model.store import cache_dir
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 BUCKETS: Final = (1, 2, 4, 8, 16, 32)
 """Numbers of rows that are measured; what lies between two counts as the larger one."""
 DTYPES: Final = (torch.float16, torch.bfloat16)
@@ -54,7 +54,8 @@ def launch_for(x: Tensor, weight: Tensor, launches: Launches) -> Tiling | None:
     if key in launches:
         return launches[key]
     # Before Ampere Triton has no matrix instructions to use.
-    return tiling(x.shape[0], *weight.shape) if x.shape[0] == 1 or capability(x.device) >= (8, 0) else None
+    found = tiling(x.shape[0], weight.shape[1])
+    return found if found.whole or capability(x.device) >= (8, 0) else None
 
 
 def choice_path(device_name: str) -> Path:
@@ -109,11 +110,19 @@ def _entry(item: Mapping[str, Any]) -> tuple[Shape, Tiling | None]:
     else:
         tiles = Tiling(**launch)
         sizes = [tiles.outputs, tiles.block, tiles.warps, tiles.stages]
-        if any(type(size) is not int for size in (*sizes, tiles.programs)) or type(tiles.early) is not bool or tiles.programs < 0:
+        if (
+            any(type(size) is not int for size in (*sizes, tiles.programs))
+            or type(tiles.early) is not bool
+            or type(tiles.whole) is not bool
+            or tiles.programs < 0
+        ):
             raise ValueError("a launch of other types")
-        # Sizes of a kernel's tensors are powers of two, and weights are fetched ahead by cache lines, of 64 inputs.
-        if any(size < 1 or power_of_two(size) != size for size in sizes[:3]) or tiles.block < 64 or tiles.warps > 32 or tiles.stages < 1:
+        # Sizes of a kernel's tensors are powers of two, and weights in blocks are fetched ahead by cache lines, of 64 inputs.
+        least = 1 if tiles.whole else 64
+        if any(size < 1 or power_of_two(size) != size for size in sizes[:3]) or tiles.block < least or tiles.warps > 32 or tiles.stages < 1:
             raise ValueError("a launch that cannot be")
+        if tiles.whole and shape.rows > 4:
+            raise ValueError("a launch for fewer rows")
     if not isinstance(shape.dtype, str) or any(type(number) is not int or number < 1 for number in numbers) or shape.rows not in BUCKETS:
         raise ValueError("a shape that cannot be")
     return shape, tiles

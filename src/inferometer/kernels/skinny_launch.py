@@ -15,9 +15,10 @@ MOST_PARTS = 32
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """outputs: of a program. block: inputs an iteration. warps: a program. stages: iterations whose loads overlap (one row: always
-    two, in registers). programs: for each processor; the inputs are cut into as many parts as it takes, 0 for uncut. early:
-    launched before the kernel ahead of it in the stream has ended, from Hopper on: weights are fetched while that one ends."""
+    """outputs: of a tile. block: inputs an iteration. warps: a program. stages: iterations whose loads overlap. programs: for each
+    processor; the inputs are cut into as many parts as it takes, 0 for uncut. early: launched before the kernel ahead of it in the
+    stream has ended, from Hopper on: weights are fetched while that one ends. whole: a program holds up to four whole rows in registers,
+    which it can norm first; block is all inputs then, stages always two, and the outputs are dealt out to the programs."""
 
     outputs: int
     block: int
@@ -25,6 +26,7 @@ class Tiling:
     stages: int
     programs: int = 0
     early: bool = False
+    whole: bool = False
 
     def parts(self, outputs: int, inputs: int, processors: int) -> int:
         """Into how many parts the inputs are cut: a power of two, since each number is compiled for itself."""
@@ -38,31 +40,40 @@ def _floor(number: int) -> int:
     return 1 << (max(1, number).bit_length() - 1)
 
 
-_ANY = 1 << 30
-LAUNCHES: tuple[tuple[int, int, int, tuple[Tiling, ...]], ...] = (
-    # One row: a multiplication and a sum for each weight. Small programs where there are few outputs, so that all processors have some.
-    (1, 3072, 1024, (Tiling(4, 512, 4, 1), Tiling(1, 1024, 4, 1))),
-    (1, 3072, _ANY, (Tiling(2, 2048, 4, 1, early=True), Tiling(1, 2048, 4, 1), Tiling(4, 1024, 4, 1))),
-    (1, _ANY, _ANY, (Tiling(4, 1024, 4, 1, early=True), Tiling(4, 1024, 4, 1), Tiling(2, 2048, 4, 1))),
-    # 64 outputs are the least for Hopper's matrix instructions that read the weight where it has been copied to, in shared memory.
-    (16, _ANY, _ANY, (Tiling(64, 128, 4, 4, 2, early=True), Tiling(64, 128, 4, 4, 4), Tiling(32, 256, 4, 4, 4), Tiling(64, 256, 4, 3, 1))),
-    (MOST_ROWS, _ANY, _ANY, (Tiling(64, 128, 4, 4, 2, early=True), Tiling(64, 128, 4, 4, 4), Tiling(64, 256, 4, 3, 1))),
+MOST_OUTPUTS = 16
+"""Of a tile of a program that holds whole rows."""
+WHOLE: dict[int, tuple[tuple[int, int, int], ...]] = {
+    1: ((8, 2, 64), (16, 1, 64), (8, 2, 32), (8, 4, 32), (4, 4, 64), (4, 8, 32)),
+    2: ((8, 2, 32), (16, 1, 64), (8, 2, 64), (4, 4, 32)),
+    4: ((8, 2, 32), (16, 1, 32), (8, 1, 64), (4, 4, 32)),
+}
+"""By rows: (warps, programs a processor, elements of a tile that a thread holds), each a launch."""
+MOST_WHOLE = 128
+"""Elements of all rows that a thread can hold."""
+FEW: tuple[Tiling, ...] = (
+    Tiling(64, 256, 4, 3, 1, early=True),
+    Tiling(128, 128, 8, 4, 1, early=True),
+    Tiling(64, 128, 4, 4, 2, early=True),
+    Tiling(64, 128, 4, 3, 4, early=True),
 )
-"""(rows, outputs, inputs, launches): the first whose limits are not exceeded. Its first launch is what serves unless measuring says
-otherwise, and the others are measured beside it."""
+"""Of more rows. 64 outputs are the least for Hopper's matrix instructions that read the weight where it has been copied to, in
+shared memory."""
 
 
-def candidates(rows: int, outputs: int, inputs: int) -> tuple[Tiling, ...]:
-    """What the table says for so many rows; for more than it has, its last entry."""
-    for most_rows, most_outputs, most_inputs, launches in LAUNCHES:
-        if rows <= most_rows and outputs <= most_outputs and inputs <= most_inputs:
-            return launches
-    return LAUNCHES[-1][-1]
+def candidates(rows: int, inputs: int) -> tuple[Tiling, ...]:
+    """What the tables say for so many rows and inputs. The first serves unless measuring says otherwise."""
+    width, padded = power_of_two(inputs), power_of_two(rows)
+    launches = [
+        Tiling(min(MOST_OUTPUTS, max(1, elements * warps * 32 // width)), width, warps, 1, programs, early=True, whole=True)
+        for warps, programs, elements in WHOLE.get(padded, ())
+        if rows == 1 or width * padded <= MOST_WHOLE * warps * 32
+    ]
+    return tuple(dict.fromkeys(launches if rows == 1 else (*launches, *FEW)))
 
 
-def tiling(rows: int, outputs: int, inputs: int) -> Tiling:
+def tiling(rows: int, inputs: int) -> Tiling:
     """The best of them, before anything is measured."""
-    return candidates(rows, outputs, inputs)[0]
+    return candidates(rows, inputs)[0]
 
 
 def members(rows: int) -> int:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from inferometer.kernels.kv_write import kv_write
+from inferometer.kernels.paged_decode import Fresh
 from inferometer.kernels.rotary_write import rotary_write, rotate
 from inferometer.kernels.support import usable
 from inferometer.model.spec import ModelSpec
@@ -63,6 +64,9 @@ def attend(heads: Tensor, kv_heads: int, sweep: SweepContext, layer: int, scale:
     if isinstance(sweep.plan, PagedPlan):
         assert cache is not None
         assert rows is not None
+        if rows.apart:
+            query, key, value = torch.split(heads, [queries, kv_heads, kv_heads], 1)
+            return attend_pages(query, sweep.plan, rows, cache, layer, scale, Fresh(key, value, sweep.rotation))
         if sweep.rotation is not None:
             query = rotary_write(heads, *sweep.rotation, cache.keys[layer], cache.values[layer], rows.places)
         else:

@@ -18,7 +18,7 @@ class CachedRows:
     table: int32 (seats, stride), the pages of every running sequence, one after another. seats: int32 (sequences,), the row of the
     table that is a sequence's. contexts: int32 (sequences,), its tokens once the sweep has run; 0 marks a row of padding.
     starts: int32 (sequences + 1,), where its tokens begin in the sweep. places: int64 (tokens,), where a token's key and value go in the
-    cache; negative for padding.
+    cache; negative for padding. apart: whether every sequence runs one token, and none reads pages that another writes in this sweep.
     """
 
     table: Tensor
@@ -26,6 +26,7 @@ class CachedRows:
     contexts: Tensor
     starts: Tensor
     places: Tensor
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)

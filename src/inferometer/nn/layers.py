@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from inferometer.kernels.gate import gate
-from inferometer.kernels.norm import norm
-from inferometer.kernels.support import usable
-from inferometer.model.spec import ModelSpec
+from inferometer.kernels.norm import NormWeights, norm
+from inferometer.model.spec import Activation, ModelSpec
 from inferometer.nn.attention import SweepContext, attend
 from inferometer.nn.linear import Linear
+from inferometer.nn.stream import Stream
 
 
 class Norm(nn.Module):
@@ -23,6 +23,11 @@ class Norm(nn.Module):
         self.weight = nn.Parameter(torch.empty(spec.hidden), requires_grad=False) if spec.norm_affine else None
         biased = spec.norm_affine and spec.norm == "layer"
         self.bias = nn.Parameter(torch.empty(spec.hidden), requires_grad=False) if biased else None
+
+    @property
+    def weights(self) -> NormWeights:
+        """As launches of other modules take them."""
+        return NormWeights(self.kind, self.epsilon, self.weight, self.bias)
 
     def forward(self, x: Tensor, delta: Tensor | None = None) -> Tensor:
         """The norm of x, or of x + delta, which x then becomes and delta makes room for; all (tokens, hidden)."""
@@ -40,10 +45,13 @@ class Attention(nn.Module):
         self.qkv = Linear(spec.hidden, spec.query_size + 2 * spec.kv_size, bias=spec.qkv_bias)
         self.output = Linear(spec.query_size, spec.hidden, bias=spec.output_bias)
 
-    def forward(self, x: Tensor, residual: Tensor, sweep: SweepContext) -> tuple[Tensor, Tensor | None]:
-        """residual + attention of x, both (tokens, hidden), as `add` gives it; keys and values go to the cache, if there is one."""
-        heads = self.qkv(x).view(x.shape[0], -1, self.head_size)
-        return add(residual, self.output, attend(heads, self.kv_heads, sweep, self.layer, self.scale))
+    def forward(self, stream: Stream, norm: Norm | None, sweep: SweepContext) -> Tensor:
+        """Attention of the normed stream, before the output projection: (tokens, queries * head_size).
+
+        Keys and values go to the cache, if there is one.
+        """
+        heads = normed(stream, norm, self.qkv)
+        return attend(heads.view(heads.shape[0], -1, self.head_size), self.kv_heads, sweep, self.layer, self.scale)
 
 
 class FeedForward(nn.Module):
@@ -56,10 +64,11 @@ class FeedForward(nn.Module):
         self.up = Linear(spec.hidden, spec.feed_forward * (2 if spec.gated else 1), bias=spec.feed_forward_bias)
         self.down = Linear(spec.feed_forward, spec.hidden, bias=spec.feed_forward_bias)
 
-    def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor | None]:
-        """residual + feed-forward of x, both (tokens, hidden), as `add` gives it."""
-        inner = gate(self.up(x), self.activation) if self.gated else self.up(x, activation=self.activation)
-        return add(residual, self.down, inner)
+    def forward(self, stream: Stream, norm: Norm | None) -> Tensor:
+        """The inner states of the normed stream, before the projection down: (tokens, feed_forward)."""
+        if self.gated:
+            return gate(normed(stream, norm, self.up), self.activation)
+        return normed(stream, norm, self.up, activation=self.activation)
 
 
 class Layer(nn.Module):
@@ -74,29 +83,38 @@ class Layer(nn.Module):
         self.feed_forward_norm = Norm(spec)
         self.feed_forward = FeedForward(spec)
 
-    def forward(self, x: Tensor, delta: Tensor | None, sweep: SweepContext) -> tuple[Tensor, Tensor | None]:
-        """The layer's input and output, (tokens, hidden), are x + delta, or x alone: the norm that comes next takes the sum.
+    @property
+    def normed_maps(self) -> tuple[Linear, ...]:
+        """The maps that read nothing but a norm, which nothing else reads: their launches may norm by themselves."""
+        return () if self.post or self.residual_after_norm else (self.attention.qkv, self.feed_forward.up)
 
-        The input x is written to.
-        """
+    def forward(self, stream: Stream, sweep: SweepContext) -> Stream:
+        """The layer's input and output, (tokens, hidden), as streams; the input is written to."""
         if self.post:
-            x, delta = carried(*self.attention(x, x, sweep))
-            x = self.attention_norm(x, delta)
-            x, delta = carried(*self.feed_forward(x, x))
-            return self.feed_forward_norm(x, delta), None
-        normed = self.attention_norm(x, delta)
-        x, delta = carried(*self.attention(normed, normed if self.residual_after_norm else x, sweep))
-        normed = self.feed_forward_norm(x, delta)
-        return carried(*self.feed_forward(normed, normed if self.residual_after_norm else x))
+            stream = Stream(self.attention_norm(*add(stream.x, self.attention.output, self.attention(stream, None, sweep)).parts))
+            return Stream(self.feed_forward_norm(*add(stream.x, self.feed_forward.down, self.feed_forward(stream, None)).parts))
+        if self.residual_after_norm:
+            stream = Stream(self.attention_norm(*stream.parts))
+            stream = add(stream.x, self.attention.output, self.attention(stream, None, sweep))
+            stream = Stream(self.feed_forward_norm(*stream.parts))
+            return add(stream.x, self.feed_forward.down, self.feed_forward(stream, None))
+        stream = add(stream.x, self.attention.output, self.attention(stream, self.attention_norm, sweep))
+        return add(stream.x, self.feed_forward.down, self.feed_forward(stream, self.feed_forward_norm))
 
 
-def add(residual: Tensor, linear: Linear, x: Tensor) -> tuple[Tensor, Tensor | None]:
-    """residual + linear(x): the sum and None where the linear map adds it in its own launch, else both parts."""
-    if linear.takes_residual(x):
-        return linear(x, residual=residual), None
-    return residual, linear(x)
+def normed(stream: Stream, norm: Norm | None, linear: Linear, *, activation: Activation | None = None) -> Tensor:
+    """activation(linear(norm(stream))), in one launch where that serves. stream.x is the whole sum from then on."""
+    if norm is None:
+        return linear.forward(stream.x, activation=activation)
+    if stream.delta is None:
+        out = linear.normed(stream.x, norm.weights, activation=activation)
+        if out is not None:
+            return out
+    return linear.forward(norm(*stream.parts), activation=activation)
 
 
-def carried(x: Tensor, delta: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """x + delta, left in two parts where the norm that follows adds them in its own launch."""
-    return (x, delta) if delta is None or usable(x.device) else (x + delta, None)
+def add(residual: Tensor, linear: Linear, x: Tensor) -> Stream:
+    """residual + linear(x): their sum where the linear map adds in its own launch, else both parts."""
+    if linear.launch(x) is not None:
+        return Stream(linear(x, residual=residual))
+    return Stream.of(residual, linear(x))

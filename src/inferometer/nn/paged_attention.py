@@ -11,7 +11,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from inferometer.kernels.paged_decode import paged_decode
+from inferometer.kernels.paged_decode import Fresh, paged_decode
 from inferometer.kernels.ragged_prefill import ragged_prefill
 from inferometer.model.spec import Alibi, ModelSpec
 from inferometer.nn.alibi import slopes
@@ -49,9 +49,12 @@ def plan_pages(batch: RaggedBatch, spec: ModelSpec) -> PagedPlan:
     )
 
 
-def attend_pages(query: Tensor, plan: PagedPlan, rows: CachedRows, cache: PagedCache, layer: int, scale: float) -> Tensor:
+def attend_pages(
+    query: Tensor, plan: PagedPlan, rows: CachedRows, cache: PagedCache, layer: int, scale: float, fresh: Fresh | None = None
+) -> Tensor:
     """Attention of query (tokens, heads, head_size) to the keys that lie in the pages, the sweep's own included.
 
+    fresh: those, where they have yet to go there; only if all sequences run one token.
     Returns (tokens, heads * head_size).
     """
     keys, values, first = cache.keys[layer], cache.values[layer], plan.decoding
@@ -69,9 +72,11 @@ def attend_pages(query: Tensor, plan: PagedPlan, rows: CachedRows, cache: PagedC
                 scale=scale,
                 longest=plan.longest,
                 slopes=plan.slopes,
+                fresh=fresh,
             )
         )
     if plan.longest_query:
+        assert fresh is None
         outputs.append(
             ragged_prefill(
                 query[first:],

@@ -14,10 +14,11 @@ from inferometer.nn.attention import sweep_context
 from inferometer.nn.batch import RaggedBatch
 from inferometer.nn.cache import PagedCache
 from inferometer.nn.layers import Layer, Norm
-from inferometer.nn.linear import Linear, project
+from inferometer.nn.linear import Linear, head_logits
 from inferometer.nn.residency import AllResident, Residency
 from inferometer.nn.rotary import RotaryEmbedding
 from inferometer.nn.segments import attention_kernels
+from inferometer.nn.stream import Stream
 from inferometer.nn.upload import upload
 
 
@@ -70,11 +71,11 @@ class Head(nn.Module):
         self.weight = None if spec.tied_head else nn.Parameter(torch.empty(spec.vocabulary, spec.embedding), requires_grad=False)
         self.launches: Launches = {}
 
-    def forward(self, hidden: Tensor, token_table: Tensor) -> Tensor:
-        """(rows, hidden) -> (rows, vocabulary)."""
+    def forward(self, hidden: Tensor, token_table: Tensor, out: Tensor | None = None) -> Tensor:
+        """(rows, hidden) -> (rows, vocabulary), in `out` if that is given."""
         if self.projection is not None:
             hidden = self.projection(hidden)
-        return project(hidden, token_table if self.weight is None else self.weight, launches=self.launches)
+        return head_logits(hidden, token_table if self.weight is None else self.weight, self.launches, out)
 
 
 class Transformer(nn.Module):
@@ -128,24 +129,27 @@ class Transformer(nn.Module):
         """
         rotation = None if self.rotary is None else self.rotary.tables(batch.positions, batch.rotary_lengths, self.dtype)
         x: Tensor = self.embedding(batch)
-        delta: Tensor | None = None
+        stream = Stream(x)
         sweep = sweep_context(batch, self.spec, cache, rotation, x)
         with attention_kernels(x.device):
             for index, layer in enumerate(self.layers):
                 self.residency.acquire(index)
-                x, delta = layer(x, delta, sweep)
+                stream = layer(stream, sweep)
                 self.residency.release(index)
         if self.final_norm is None:
-            return x if delta is None else x + delta
-        out: Tensor = self.final_norm(x, delta)
+            return stream.whole
+        out: Tensor = self.final_norm(*stream.parts)
         return out
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """(rows, hidden) -> (rows, vocabulary), in the model's dtype. Raises ValueError for an encoder, which has no head."""
+    def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        """(rows, hidden) -> (rows, vocabulary), in the model's dtype, in `out` if that is given.
+
+        Raises ValueError for an encoder, which has no head.
+        """
         if self.head is None:
             raise ValueError("an encoder has no logits")
-        out: Tensor = self.head(hidden, self.embedding.token.weight)
-        return out
+        scores: Tensor = self.head(hidden, self.embedding.token.weight, out)
+        return scores
 
     def log_probabilities(self, hidden: Tensor, targets: Tensor, *, chunk: int = 256) -> Tensor:
         """float32 (rows,): log-probability of int64 `targets` (rows,) after each hidden state.

@@ -1,0 +1,271 @@
+"""The kernels of decode attention: parts of a context, and what joins them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from inferometer.kernels.prefetch import prefetch
+from inferometer.kernels.support import constexpr, kernel, tl, wait_for_inputs
+
+
+@kernel()
+def turn(
+    vector: Any, cos: Any, sin: Any, row: Any, d: Any, real: Any, head_size: constexpr, turned: constexpr,
+) -> Any:  # fmt: skip
+    """The elements d of the head at `vector`, rotated by the angles of the row if `turned`, rounded as `rotate` does."""
+    x = tl.load(vector + d, mask=real, other=0)
+    if turned:
+        half: constexpr = head_size // 2
+        partner = tl.load(vector + tl.where(d < half, d + half, d - half), mask=real, other=0)
+        across = tl.load(cos + row * head_size + d, mask=d < head_size, other=0).to(tl.float32)
+        along = tl.load(sin + row * head_size + d, mask=d < head_size, other=0).to(tl.float32)
+        part = (x.to(tl.float32) * across).to(x.dtype).to(tl.float32)
+        x = (part + partner.to(tl.float32) * along).to(x.dtype)
+    return x
+
+
+@kernel()
+def come_ahead(
+    keys: Any, values: Any, entries: Any, start: Any, stop: Any, head: Any, kv_heads: constexpr, head_size: constexpr,
+    page_size: constexpr, block: constexpr, stages: constexpr,
+) -> None:  # fmt: skip
+    """Brings the first keys and values into the L2 cache while the launch ahead still runs: none but the newest is written by it."""
+    line: tl.constexpr = 1024 // keys.dtype.element_ty.primitive_bitwidth
+    # A power of two that covers the head; what lies behind its end is its last element again.
+    lines: tl.constexpr = 1 if head_size <= line else (2 if head_size <= 2 * line else (4 if head_size <= 4 * line else 8))
+    part = tl.minimum(tl.arange(0, lines) * line, head_size - 1)
+    for stage in tl.static_range(stages):
+        position = start + stage * block + tl.arange(0, block)
+        page = tl.load(entries + position // page_size, mask=position < stop, other=0).to(tl.int64)
+        at = (page * page_size + position % page_size) * (kv_heads * head_size) + head * head_size
+        prefetch(keys + at[:, None] + part[None, :])
+        prefetch(values + at[:, None] + part[None, :])
+
+
+@kernel()
+def span_of(context: Any, parts: Any, block: constexpr, least: constexpr) -> Any:
+    """Keys of each part of a context, a multiple of `block`: no more parts than `parts`, nor than `least` keys each are worth."""
+    used = tl.maximum(tl.minimum(parts, (context + least - 1) // least), 1)
+    return tl.maximum((context + used * block - 1) // (used * block), 1) * block
+
+
+@kernel("seats", "contexts", "table_row", "key", "value", "key_row", "value_row")
+def attend_alone(
+    query: Any, keys: Any, values: Any, table: Any, seats: Any, contexts: Any, slopes: Any, out: Any, weight: Any, key: Any, value: Any,
+    cos: Any, sin: Any, query_row: Any, query_head: Any, table_row: Any, key_row: Any, key_head: Any, value_row: Any, value_head: Any,
+    scale: Any, heads: constexpr, kv_heads: constexpr, head_size: constexpr, width: constexpr, members: constexpr, page_size: constexpr,
+    block: constexpr, stages: constexpr, least: constexpr, whole: constexpr, biased: constexpr, fresh: constexpr, turned: constexpr,
+    ahead: constexpr, wide: constexpr, early: constexpr,
+) -> None:  # fmt: skip
+    """One query head with keys of its own. Every key of the block has its own running maximum and sums until the end, so that
+    nothing in the loop waits for another warp."""
+    if early:
+        tl.extra.cuda.gdc_launch_dependents()
+    head = tl.program_id(0)
+    row = tl.program_id(1)
+    part = tl.program_id(2)
+    context = tl.load(contexts + row)
+    span = span_of(context, tl.num_programs(2), block, least)
+    start = part * span
+    stop = tl.minimum(start + span, context)
+    if (start >= stop) & (not whole):
+        return
+
+    d = tl.arange(0, width)
+    lane = tl.arange(0, block)
+    entries = table + tl.load(seats + row).to(tl.int64) * table_row
+    newest = context - 1
+    ours = fresh & (start <= newest) & (newest < stop)
+    if fresh:
+        # The newest key and value come from where the launch ahead leaves them.
+        own_place = tl.load(entries + newest // page_size, mask=ours, other=0).to(tl.int64) * page_size + newest % page_size
+        stop = tl.minimum(stop, newest)
+    position = start + lane
+    page = tl.load(entries + position // page_size, mask=position < stop, other=0)
+    if early:
+        if ahead:
+            come_ahead(keys, values, entries, start, stop, head, kv_heads, head_size, page_size, block, stages)
+        tl.extra.cuda.gdc_wait()
+    real_d = d < head_size
+    q = turn(query + row.to(tl.int64) * query_row + head * query_head, cos, sin, row.to(tl.int64), d, real_d, head_size, turned)
+    q = q.to(tl.float32) * scale
+    if fresh:
+        own_key = turn(key + row.to(tl.int64) * key_row + head * key_head, cos, sin, row.to(tl.int64), d, real_d, head_size, turned)
+        own_value = tl.load(value + row.to(tl.int64) * value_row + head * value_head + d, mask=real_d, other=0)
+        own_at = own_place * (kv_heads * head_size) + head * head_size + d
+        tl.store(keys + own_at, own_key, mask=real_d & ours)
+        tl.store(values + own_at, own_value, mask=real_d & ours)
+    if biased:
+        slope = tl.load(slopes + head) * 1.4426950408889634
+    best = tl.full([block], -1.0e38, tl.float32)
+    total = tl.zeros([block], tl.float32)
+    sums = tl.zeros([block, width], tl.float32)
+    for base in tl.range(start, stop, block, num_stages=stages):
+        position = base + lane
+        seen = position < stop
+        place = page.to(tl.int64) * page_size + position % page_size
+        # The next iteration's pages come while this one's keys do.
+        page = tl.load(entries + (position + block) // page_size, mask=position + block < stop, other=0)
+        at = (place * (kv_heads * head_size) + head * head_size)[:, None] + d[None, :]
+        real = seen[:, None]
+        if head_size != width:
+            real = real & (d < head_size)[None, :]
+        k = tl.load(keys + at, mask=real, other=0)
+        v = tl.load(values + at, mask=real, other=0)
+        score = tl.sum(q[None, :] * k.to(tl.float32), 1)
+        if biased:
+            score += slope * (position - context + 1).to(tl.float32)
+        score = tl.where(seen, score, float("-inf"))
+        higher = tl.maximum(best, score)
+        shrink = tl.exp2(best - higher)
+        p = tl.exp2(score - higher)
+        total = total * shrink + p
+        sums = sums * shrink[:, None] + p[:, None] * v.to(tl.float32)
+        best = higher
+
+    highest = tl.max(best, 0)
+    share = tl.exp2(best - highest)
+    mass = tl.sum(total * share, 0)
+    result = tl.sum(sums * share[:, None], 0)
+    if fresh:
+        score = tl.where(ours, tl.sum(q * own_key.to(tl.float32), 0), float("-inf"))
+        higher = tl.maximum(highest, score)
+        shrink = tl.exp2(highest - higher)
+        p = tl.exp2(score - higher)
+        mass = mass * shrink + p
+        result = result * shrink + p * own_value.to(tl.float32)
+        highest = higher
+    result = result / tl.where(mass > 0, mass, 1.0)
+    at_head = row.to(tl.int64) * heads + head
+    if whole:
+        tl.store(out + at_head * head_size + d, result, mask=d < head_size)
+    else:
+        at_part = at_head * tl.num_programs(2) + part
+        tl.store(out + at_part * head_size + d, result, mask=d < head_size)
+        tl.store(weight + at_part, highest + tl.log2(mass))
+
+
+@kernel("seats", "contexts", "table_row", "key", "value", "key_row", "value_row")
+def attend_group(
+    query: Any, keys: Any, values: Any, table: Any, seats: Any, contexts: Any, slopes: Any, out: Any, weight: Any, key: Any, value: Any,
+    cos: Any, sin: Any, query_row: Any, query_head: Any, table_row: Any, key_row: Any, key_head: Any, value_row: Any, value_head: Any,
+    scale: Any, heads: constexpr, kv_heads: constexpr, head_size: constexpr, width: constexpr, members: constexpr, page_size: constexpr,
+    block: constexpr, stages: constexpr, least: constexpr, whole: constexpr, biased: constexpr, fresh: constexpr, turned: constexpr,
+    ahead: constexpr, wide: constexpr, early: constexpr,
+) -> None:  # fmt: skip
+    """Query heads that share a key head, `members` of them, padded to the rows of a matrix product."""
+    group: tl.constexpr = heads // kv_heads
+    shares: tl.constexpr = (group + members - 1) // members
+    if early:
+        tl.extra.cuda.gdc_launch_dependents()
+    kv_head = tl.program_id(0) // shares
+    member = tl.program_id(0) % shares * members + tl.arange(0, members)
+    row = tl.program_id(1)
+    part = tl.program_id(2)
+    context = tl.load(contexts + row)
+    span = span_of(context, tl.num_programs(2), block, least)
+    start = part * span
+    stop = tl.minimum(start + span, context)
+    if (start >= stop) & (not whole):
+        return
+
+    d = tl.arange(0, width)
+    lane = tl.arange(0, block)
+    head = kv_head * group + member
+    real_head = member < group
+    ours = real_head[:, None] & (d < head_size)[None, :]
+    entries = table + tl.load(seats + row).to(tl.int64) * table_row
+    newest = context - 1
+    own = fresh & (start <= newest) & (newest < stop)
+    if fresh:
+        own_place = tl.load(entries + newest // page_size, mask=own, other=0).to(tl.int64) * page_size + newest % page_size
+        stop = tl.minimum(stop, newest)
+    position = start + lane
+    page = tl.load(entries + position // page_size, mask=position < stop, other=0)
+    if early:
+        if ahead:
+            come_ahead(keys, values, entries, start, stop, kv_head, kv_heads, head_size, page_size, block, stages)
+        tl.extra.cuda.gdc_wait()
+    real_d = d < head_size
+    at_query = query + row.to(tl.int64) * query_row + head[:, None] * query_head
+    q = turn(at_query, cos, sin, row.to(tl.int64), d[None, :], ours, head_size, turned)
+    if fresh:
+        # Programs that share the key head all write the same.
+        own_key = turn(key + row.to(tl.int64) * key_row + kv_head * key_head, cos, sin, row.to(tl.int64), d, real_d, head_size, turned)
+        own_value = tl.load(value + row.to(tl.int64) * value_row + kv_head * value_head + d, mask=real_d, other=0)
+        own_at = own_place * (kv_heads * head_size) + kv_head * head_size + d
+        tl.store(keys + own_at, own_key, mask=real_d & own)
+        tl.store(values + own_at, own_value, mask=real_d & own)
+        own_score = tl.sum(q.to(tl.float32) * own_key.to(tl.float32)[None, :], 1) * scale
+    if wide:
+        q = q.to(tl.float32)
+    if biased:
+        slope = tl.load(slopes + head, mask=real_head, other=0) * 1.4426950408889634
+    best = tl.full([members], -1.0e38, tl.float32)
+    total = tl.zeros([members], tl.float32)
+    sums = tl.zeros([members, width], tl.float32)
+    for base in tl.range(start, stop, block, num_stages=stages):
+        position = base + lane
+        seen = position < stop
+        place = page.to(tl.int64) * page_size + position % page_size
+        # The next iteration's pages come while this one's keys do.
+        page = tl.load(entries + (position + block) // page_size, mask=position + block < stop, other=0)
+        at = (place * (kv_heads * head_size) + kv_head * head_size)[:, None] + d[None, :]
+        real = seen[:, None]
+        if head_size != width:
+            real = real & (d < head_size)[None, :]
+        k = tl.load(keys + at, mask=real, other=0)
+        v = tl.load(values + at, mask=real, other=0)
+        if wide:
+            k = k.to(tl.float32)
+            v = v.to(tl.float32)
+        score = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+        if biased:
+            score += slope[:, None] * (position - context + 1).to(tl.float32)[None, :]
+        score = tl.where(seen[None, :], score, float("-inf"))
+        higher = tl.maximum(best, tl.max(score, 1))
+        shrink = tl.exp2(best - higher)
+        p = tl.exp2(score - higher[:, None])
+        total = total * shrink + tl.sum(p, 1)
+        sums = tl.dot(p.to(v.dtype), v, sums * shrink[:, None], input_precision="ieee")
+        best = higher
+
+    if fresh:
+        own_score = tl.where(own, own_score, float("-inf"))
+        higher = tl.maximum(best, own_score)
+        shrink = tl.exp2(best - higher)
+        p = tl.exp2(own_score - higher)
+        total = total * shrink + p
+        sums = sums * shrink[:, None] + p[:, None] * own_value.to(tl.float32)[None, :]
+        best = higher
+    result = sums / tl.where(total > 0, total, 1.0)[:, None]
+    at_head = row.to(tl.int64) * heads + head
+    if whole:
+        tl.store(out + at_head[:, None] * head_size + d[None, :], result, mask=ours)
+    else:
+        at_part = at_head * tl.num_programs(2) + part
+        tl.store(out + at_part[:, None] * head_size + d[None, :], result, mask=ours)
+        tl.store(weight + at_part, best + tl.log2(total), mask=real_head)
+
+
+@kernel("contexts")
+def combine(
+    partial: Any, weight: Any, contexts: Any, out: Any, heads: constexpr, head_size: constexpr, width: constexpr, parts: constexpr,
+    block: constexpr, least: constexpr, early: constexpr,
+) -> None:  # fmt: skip
+    """The parts of a context, each softmax weighted with its mass (log2)."""
+    wait_for_inputs(early)
+    head = tl.program_id(0)
+    row = tl.program_id(1)
+    context = tl.load(contexts + row)
+    part = tl.arange(0, parts)
+    there = part * span_of(context, parts, block, least) < context
+    d = tl.arange(0, width)
+    at_head = row.to(tl.int64) * heads + head
+    mass = tl.load(weight + at_head * parts + part, mask=there, other=float("-inf"))
+    share = tl.exp2(mass - tl.maximum(tl.max(mass, 0), -1.0e38))
+    whole = tl.sum(share, 0)
+    real = there[:, None] & (d < head_size)[None, :]
+    sums = tl.load(partial + (at_head * parts + part)[:, None] * head_size + d[None, :], mask=real, other=0)
+    result = tl.sum(sums * share[:, None], 0) / tl.where(whole > 0, whole, 1.0)
+    tl.store(out + at_head * head_size + d, result, mask=d < head_size)

@@ -1,0 +1,32 @@
+"""The residual stream between two parts of a layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from inferometer.kernels.support import usable
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """x, or x + delta, each (tokens, hidden), left in two parts where the norm that follows adds them in its own launch."""
+
+    x: Tensor
+    delta: Tensor | None = None
+
+    @classmethod
+    def of(cls, x: Tensor, delta: Tensor) -> Stream:
+        """x + delta, in two parts on a GPU."""
+        return cls(x, delta) if usable(x.device) else cls(x + delta)
+
+    @property
+    def parts(self) -> tuple[Tensor, Tensor | None]:
+        """What a norm takes."""
+        return self.x, self.delta
+
+    @property
+    def whole(self) -> Tensor:
+        """x + delta."""
+        return self.x if self.delta is None else self.x + self.delta
