@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from inferometer.engine.facts import Facts
 from inferometer.engine.staging import Shape, Staged, pack, pack_decode, pack_mixed, table_entries
 from inferometer.engine.sweep_graphs import PROMPT_TOKENS, PROMPTS, Bucket, rows_bucket
 from inferometer.schedule.continuous import Continuous
@@ -46,11 +47,12 @@ def test_padding_adds_idle_rows_and_tokens_alone(decoding: list[int], prompts: l
     continuing, entering = shares(decoding, prompts, chunk)
     if not entering:
         return
-    packed, shape = pack([*continuing, *entering], PAGE)
+    facts, others = Facts.of(continuing, PAGE), Facts.of(entering, PAGE)
+    packed, shape = pack(facts.followed_by(others), PAGE)
     plain = Staged.of(packed, shape)
     rows, tokens = len(continuing) + 3, sum(share.count for share in entering) + 5
     bucket = Shape(rows + tokens, rows + PROMPTS, rows + PROMPTS, 0)
-    padded = Staged.of(pack_mixed(continuing, entering, rows, tokens, PROMPTS, PAGE, IDLE), bucket)
+    padded = Staged.of(pack_mixed(facts, others, rows, tokens, PROMPTS, PAGE, IDLE), bucket)
     d, n, p = len(continuing), shape.tokens - len(continuing), len(entering)
     real = torch.cat((torch.arange(d), rows + torch.arange(n)))
     idle = torch.ones(rows + tokens, dtype=torch.bool).index_fill_(0, real, False)
@@ -80,10 +82,11 @@ def test_padding_adds_idle_rows_and_tokens_alone(decoding: list[int], prompts: l
 def test_a_decode_sweep_is_packed_the_same_by_its_short_way(decoding: list[int], padding: int) -> None:
     continuing, _ = shares(decoding, [], 200)
     assert len(continuing) == len(decoding)
-    packed, shape = pack(continuing, PAGE)
+    facts = Facts.of(continuing, PAGE)
+    packed, shape = pack(facts, PAGE)
     plain, rows = Staged.of(packed, shape), len(continuing)
     size = rows + padding
-    short = Staged.of(pack_decode(continuing, size, PAGE, IDLE), Shape(size, size, size, size))
+    short = Staged.of(pack_decode(facts, size, PAGE, IDLE), Shape(size, size, size, size))
     for name in ("positions", "rotary_lengths", "places", "seats", "contexts", "last", "sampled_seats", "entry_seats", "entry_pages"):
         assert torch.equal(getattr(short, name)[:rows], getattr(plain, name)), name
     assert torch.equal(short.entry_columns[:rows], plain.entry_columns)
@@ -99,7 +102,7 @@ def test_who_enters_brings_all_pages_and_who_goes_on_only_new_ones() -> None:
     for _ in range(4):
         sweep = scheduler.next()
         assert sweep is not None
-        seats, columns, pages = table_entries(sweep.shares, PAGE).tolist()
+        seats, columns, pages = table_entries(Facts.of(sweep.shares, PAGE)).tolist()
         assert set(seats) == {0}
         assert [sweep.shares[0].sequence.pages[column] for column in columns] == pages
         seen += [(column, page) for column, page in zip(columns, pages, strict=True)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from inferometer.nn.batch import prompt_batch
 from inferometer.nn.cache import PagedCache
 from inferometer.schedule.admission import Admission
 from inferometer.schedule.continuous import Continuous
-from inferometer.schedule.emission import Emission
+from inferometer.schedule.emission import Emissions
 from inferometer.schedule.groups import Diagonal, Row, Zigzag
 from inferometer.schedule.request import Request, request_seed
 from inferometer.schedule.sampling import SamplingParams
@@ -50,7 +51,7 @@ class NativeBackend:
         self._engine: Engine | None = None
         tune(llm.model)
         self._sequences: list[Running] = []
-        self._emissions: list[list[Emission]] = []
+        self._steps: list[Emissions] = []  # looked into when the clock stands
         self.phased = True
         self.device = llm.device
         self.encoder = llm.spec.encoder
@@ -112,11 +113,11 @@ class NativeBackend:
 
     def finish(self) -> Sequence[Sequence[int]]:
         """The tokens of the batch, which ends; its pages are kept for the next."""
-        return [[emission.token_id for emission in row] for row in self._end()]
+        return [[token_id for token_id, _ in row] for row in self._end()]
 
     def abandon(self) -> None:
         """Drops the batch, the pages and the recorded graphs."""
-        self._sequences, self._emissions = [], []
+        self._sequences, self._steps = [], []
         if self._engine is not None:
             self._engine.close()
             self._engine = None
@@ -158,8 +159,8 @@ class NativeBackend:
         self.generate(prompts, SamplingParams(max_new_tokens=steps, ignore_eos=True))
         rows = self._end()
         return Continuation(
-            tuple(tuple(emission.token_id for emission in row) for row in rows),
-            tuple(tuple(emission.logprob for emission in row) for row in rows),
+            tuple(tuple(token_id for token_id, _ in row) for row in rows),
+            tuple(tuple(logprob for _, logprob in row) for row in rows),
         )
 
     def synchronise(self) -> None:
@@ -174,24 +175,23 @@ class NativeBackend:
     def _start(self, prompts: Prompts, params: SamplingParams) -> None:
         engine = self._running
         engine.reset_peak()
-        self._emissions = [[] for _ in prompts]
+        self._steps = []
         self._sequences = [
             engine.add(Request(row, tuple(prompt), params, request_seed(params.seed or 0, row))) for row, prompt in enumerate(prompts)
         ]
 
     def _step(self) -> None:
-        self._take(self._running.step())
+        self._steps.append(self._running.step())
 
-    def _end(self) -> list[list[Emission]]:
-        """All that the batch has emitted, by row."""
-        self._take(self._running.drain())
+    def _end(self) -> list[list[tuple[int, float]]]:
+        """The tokens of the batch and their log-probabilities, by row."""
+        steps = [*self._steps, self._running.drain()]
         self._running.clear()
-        emissions, self._emissions, self._sequences = self._emissions, [], []
-        return emissions
-
-    def _take(self, emissions: Sequence[Emission]) -> None:
-        for emission in emissions:
-            self._emissions[emission.request_id].append(emission)
+        rows: list[list[tuple[int, float]]] = [[] for _ in self._sequences]
+        for emission in chain(*steps):
+            rows[emission.request_id].append((emission.token_id, emission.logprob))
+        self._steps, self._sequences = [], []
+        return rows
 
     @property
     def _running(self) -> Engine:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from collections.abc import Sequence as Many
 from contextlib import contextmanager
+from itertools import compress
 from math import inf
 
 import torch
@@ -17,7 +19,7 @@ from inferometer.nn.cache import PagedCache
 from inferometer.nn.transformer import Transformer
 from inferometer.schedule.admission import Admission
 from inferometer.schedule.continuous import Continuous
-from inferometer.schedule.emission import Emission
+from inferometer.schedule.emission import Emission, Emissions
 from inferometer.schedule.pages import PagePool
 from inferometer.schedule.request import Request
 from inferometer.schedule.scheduler import RequestTooLargeError, Scheduler
@@ -119,17 +121,20 @@ class Engine:
 
     def check(self, request: Request) -> None:
         """Raises RequestTooLargeError for a request that could never run, however long it waited."""
+        self._check_length(request)
+        self.scheduler.check(request)
+
+    def _check_length(self, request: Request) -> None:
         if request.tokens - 1 > self._longest:  # the last token is never run
             prompt, new = len(request.prompt_token_ids), request.params.max_new_tokens
             raise RequestTooLargeError(
                 f"a prompt of {prompt} tokens and {new} new ones are more than the {self._longest} tokens that a sequence of "
                 f"{self.model.spec.name} can have; use a shorter prompt or a smaller max_new_tokens"
             )
-        self.scheduler.check(request)
 
     def add(self, request: Request) -> Sequence:
         """Queues a request; the sequence tells how far it is. Raises RequestTooLargeError for one that could never run."""
-        self.check(request)
+        self._check_length(request)
         return self.scheduler.add(request)
 
     def abort(self, request_id: int) -> None:
@@ -160,7 +165,7 @@ class Engine:
             # To the driver: what the allocator keeps it may hand out in small parts, and so large a piece is not had back then.
             torch.cuda.empty_cache()
 
-    def step(self) -> list[Emission]:
+    def step(self) -> Emissions:
         """Launches the next sweep, if anything can run, and returns the tokens of the oldest one that is due to be read.
 
         Whatever is raised (an interrupt, a lack of memory), no request is left: pages that the prefix cache knows may never have been
@@ -174,11 +179,11 @@ class Engine:
                 raise RuntimeError("requests are waiting, nothing is running, and none of them can run")
             if self._flights and (sweep is None or len(self._flights) > self.lookahead):
                 return self._land(self._flights.popleft())
-            return []
+            return Emissions()
 
     def drain(self) -> list[Emission]:
         """Reads all that has been launched, and launches nothing. Raises as `step` does."""
-        emissions = []
+        emissions: list[Emission] = []
         with self._all_or_nothing():
             while self._flights:
                 emissions += self._land(self._flights.popleft())
@@ -210,24 +215,27 @@ class Engine:
             self._runner = Runner(self.model, cache, seats=self.seats, stride=stride, graphs=self.graphs)
         return self._runner
 
-    def _land(self, flight: Flight) -> list[Emission]:
+    def _land(self, flight: Flight) -> Emissions:
         """Reads a sweep: the tokens of the sequences that still want them."""
         tokens = flight.read()
         for scores in flight.scores:
             if not scores.sequence.ended:
                 self._scores.setdefault(scores.sequence.request.id, []).extend(scores.logprobs.tolist())
-        emissions = []
-        for sequence, token_id, logprob, top in zip(flight.sampled, tokens.token_ids, tokens.logprobs, tokens.tops, strict=True):
-            if sequence.ended:
-                continue  # aborted, or its last token was read when this sweep was already under way
-            if logprob == -inf:  # the sampler's word for a row of NaN; whatever token it names there was not the model's choice
-                self._fail()
-            request = sequence.request
-            first = not sequence.generated
-            reason = self.scheduler.take(sequence, token_id)
-            scored = (None, *self._scores.pop(request.id, ())) if first and request.params.prompt_logprobs else None
-            emissions.append(Emission(request.id, token_id, logprob, top, scored, reason))
-        return emissions
+        sequences: Many[Sequence] = flight.sampled
+        token_ids, logprobs, tops = tokens
+        wanted = [not sequence.ended for sequence in sequences]
+        if not all(wanted):  # aborted, or their last token was read when this sweep was already under way
+            sequences = list(compress(sequences, wanted))
+            token_ids, logprobs, tops = list(compress(token_ids, wanted)), list(compress(logprobs, wanted)), list(compress(tops, wanted))
+        if -inf in logprobs:  # the sampler's word for a row of NaN; whatever token it names there was not the model's choice
+            self._fail()
+        scored = [self._scored(sequence) if sequence.request.params.prompt_logprobs else None for sequence in sequences]
+        reasons = self.scheduler.take_all(sequences, token_ids)
+        return Emissions([sequence.request.id for sequence in sequences], token_ids, logprobs, tops, scored, reasons)
+
+    def _scored(self, sequence: Sequence) -> tuple[float | None, ...] | None:
+        """What goes out with the first token of a sequence."""
+        return None if sequence.generated else (None, *self._scores.pop(sequence.request.id, ()))
 
     def _fail(self) -> None:
         self.close()  # pages that hold NaN go with it: a mask does not keep them out of who comes next

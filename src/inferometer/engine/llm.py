@@ -134,9 +134,9 @@ class LLM:
         prompts: a text, texts, or lists of token ids. params: for all, or one a prompt. Raises UserError for an impossible request.
         """
         completions: dict[int, Completion] = {}
-        for token in self.stream(prompts, params):
-            if token.completion is not None:
-                completions[token.prompt] = token.completion
+        for stream, _, _, completion in self._run(self._checked(prompts, params)):
+            if completion is not None:
+                completions[stream.prompt] = completion
         return [completions[index] for index in sorted(completions)]
 
     def stream(
@@ -147,11 +147,7 @@ class LLM:
         The request is checked at once, before the first token is asked for. Several iterators may be open at a time: each drives the
         engine for all of them. Raises RuntimeError if the engine is cleared or closed meanwhile.
         """
-        engine = self.engine  # an encoder is refused as such, not for its lengths
-        requests = self._build(prompts, params)
-        for request in requests:
-            engine.check(request)
-        return self._run(requests)
+        return self._streamed(self._checked(prompts, params))
 
     def encode(self, texts: str | Sequence[str] | Sequence[Sequence[int]], *, pooling: Pooling | None = None) -> numpy.ndarray:
         """float32 (texts, hidden): one vector a text, from an encoder.
@@ -185,7 +181,19 @@ class LLM:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def _run(self, requests: list[Request]) -> Generator[StreamedToken, None, None]:
+    def _checked(self, prompts: Prompts, params: SamplingParams | Sequence[SamplingParams]) -> list[Request]:
+        engine, requests = self.engine, self._build(prompts, params)  # in this order: an encoder is refused as such, not for its lengths
+        for request in requests:
+            engine.check(request)
+        return requests
+
+    def _streamed(self, requests: list[Request]) -> Generator[StreamedToken, None, None]:
+        with closing(self._run(requests)) as tokens:
+            for stream, emission, piece, completion in tokens:
+                yield stream.streamed(emission, piece, completion)
+
+    def _run(self, requests: list[Request]) -> Generator[tuple[TextStream, Emission, str, Completion | None], None, None]:
+        """Every token as it comes, with the text that it makes certain and, at its end, the completion."""
         engine = self.engine  # the same until the end, whatever becomes of it
         streams = {request.id: TextStream(request, place, self.tokenizer) for place, request in enumerate(requests)}
         inbox: deque[Emission] = deque()
@@ -201,11 +209,11 @@ class LLM:
                 stream = streams.get(emission.request_id)
                 if stream is None:
                     continue  # came before its text ended at a stop string, while another iterator drove the engine
-                token = stream.push(emission)
-                if token.completion is not None:
+                piece, completion = stream.push(emission)
+                if completion is not None:
                     self._drop(engine, emission.request_id)
                     del streams[emission.request_id]
-                yield token
+                yield stream, emission, piece, completion
         finally:
             for request_id in streams:
                 self._drop(engine, request_id)

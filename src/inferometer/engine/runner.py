@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from inferometer.engine.captured_sampler import CapturedSampler, SamplerGraphs
+from inferometer.engine.cohort_rows import CohortRows
+from inferometer.engine.facts import Facts
 from inferometer.engine.flight import Flight, Scores, fetch_scores
 from inferometer.engine.graph import Graph
 from inferometer.engine.sampled import Sampled
@@ -24,7 +26,7 @@ from inferometer.nn.cache import PagedCache
 from inferometer.nn.transformer import Transformer
 from inferometer.nn.upload import upload
 from inferometer.schedule.sequence import Sequence
-from inferometer.schedule.sweep import Share, Sweep
+from inferometer.schedule.sweep import NOBODY, Cohort, Share, Sweep
 
 
 class Runner:
@@ -41,6 +43,7 @@ class Runner:
         self._tokens = torch.zeros(seats + 1, dtype=torch.int64, device=model.device)
         self._table = torch.zeros(seats + 1, stride, dtype=torch.int32, device=model.device)
         self._sampling = SamplingState(model.spec.vocabulary, model.device)
+        self._decoding = self._rows(NOBODY)
         self._graphs: SweepGraphs | None = None
         self._samplers: SamplerGraphs | None = None
         self._pool: Any = None
@@ -57,39 +60,42 @@ class Runner:
     def clear(self) -> None:
         """Forgets all sequences."""
         self._sampling.clear()
+        self._decoding = self._rows(NOBODY)
 
     @torch.inference_mode()
     def launch(self, sweep: Sweep) -> Flight:
         """Queues a sweep and the sampling of its tokens on the device."""
-        decoding = [share for share in sweep.shares if share.decodes]
-        decoding.sort(key=lambda share: self._sampling.place(share.sequence))
+        if sweep.cohort is not self._decoding.cohort:
+            self._decoding = self._rows(sweep.cohort)
+        decoding = self._decoding.facts(sweep.turn)
         # Single tokens before the rest: each kind is one launch of attention a layer.
-        rest = sorted((share for share in sweep.shares if not share.decodes), key=lambda share: share.count > 1)
-        if self._graphs is not None and self._graphs.serves(decoding, rest):
-            return self._replay(decoding, rest, self._graphs)
-        shares = [*decoding, *rest]
-        packed, shape = pack(shares, self.cache.page_size)
+        pieces = sorted(sweep.pieces, key=lambda share: share.count > 1)
+        prompts = Facts.of(pieces, self.cache.page_size)
+        if self._graphs is not None and self._graphs.serves(len(decoding), pieces):
+            return self._replay(decoding, prompts, pieces, self._graphs)
+        facts = decoding.followed_by(prompts)
+        packed, shape = pack(facts, self.cache.page_size)
         staged = Staged.of(upload(packed, torch.uint8, self.model.device), shape)
         staged.write_entries(self._table)
-        queries, contexts = tuple(share.count for share in shares), tuple(share.start + share.count for share in shares)
-        hidden = self.model.sweep(staged.batch(self._tokens, self._table, queries, contexts, apart=not rest), self.cache)
-        scores = tuple(self._scores(shares, hidden))
-        sequences, batch = self._align(decoding, rest)
+        queries, contexts = tuple(facts.counts.tolist()), tuple(facts.contexts.tolist())
+        hidden = self.model.sweep(staged.batch(self._tokens, self._table, queries, contexts, apart=not pieces), self.cache)
+        scores = tuple(self._scores(pieces, hidden[len(decoding) :]))
+        sequences, batch = self._align(pieces)
         if batch is None:
             return Flight((), None, scores, _arrival(scores))
         sampled = sample(self.model.logits(hidden.index_select(0, staged.last)), batch)
         return self._finish(sequences, batch, sampled, staged.sampled_seats, scores)
 
-    def _replay(self, decoding: list[Share], rest: list[Share], graphs: SweepGraphs) -> Flight:
-        if rest:
-            seats, columns, pages = upload(table_entries([*decoding, *rest], self.cache.page_size), torch.int64, self.model.device)
+    def _replay(self, decoding: Facts, prompts: Facts, pieces: Many[Share], graphs: SweepGraphs) -> Flight:
+        if pieces:
+            seats, columns, pages = upload(table_entries(decoding.followed_by(prompts)), torch.int64, self.model.device)
             self._table[seats, columns] = pages.to(torch.int32)
-        logits, seats = graphs.run(decoding, rest)
-        sequences, batch = self._align(decoding, rest)
+        logits, seats = graphs.run(decoding, prompts)
+        sequences, batch = self._align(pieces)
         if batch is None:
             return Flight((), None, (), None)
         captured = None
-        if not rest and self._samplers is not None:
+        if not pieces and self._samplers is not None:
             captured = self._samplers.sampler_for(logits.shape[0], batch.plan())
         if captured is None:
             sampled = sample(logits[: len(sequences)], batch)
@@ -99,11 +105,14 @@ class Runner:
             sampled = captured.sampled(len(sequences))
         return self._finish(sequences, batch, sampled, seats[: len(sequences)], ())
 
-    def _align(self, decoding: list[Share], rest: list[Share]) -> tuple[list[Sequence], SamplingBatch | None]:
+    def _rows(self, cohort: Cohort) -> CohortRows:
+        return CohortRows(cohort, self.cache.page_size, self._sampling.place)
+
+    def _align(self, pieces: Many[Share]) -> tuple[tuple[Sequence, ...], SamplingBatch | None]:
         """The sequences that sample in the sweep, and their sampling; None if there are none."""
-        continuing = [share.sequence for share in decoding]
-        entering = [share.sequence for share in rest if share.samples]
-        sequences = [*continuing, *entering]
+        continuing = self._decoding.sequences
+        entering = [share.sequence for share in pieces if share.samples]
+        sequences = (*continuing, *entering) if entering else continuing
         return sequences, self._sampling.align(continuing, entering) if sequences else None
 
     def _run(self, sampler: CapturedSampler, logits: Tensor) -> None:
@@ -114,15 +123,18 @@ class Runner:
         sampler.replay = Graph(lambda: sampler.run(logits), self.model.device, self._pool)
 
     def _finish(
-        self, sequences: Many[Sequence], batch: SamplingBatch, sampled: Sampled, seats: Tensor, scores: tuple[Scores, ...]
+        self, sequences: tuple[Sequence, ...], batch: SamplingBatch, sampled: Sampled, seats: Tensor, scores: tuple[Scores, ...]
     ) -> Flight:
         fetched = sampled.fetch()
         self._tokens.index_copy_(0, seats, sampled.token_ids)
         batch.update(sampled.token_ids)
-        return Flight(tuple(sequences), fetched, scores, None)
+        return Flight(sequences, fetched, scores, None)
 
     def _scores(self, shares: Many[Share], hidden: Tensor) -> list[Scores]:
-        """Starts what requests want to know of their prompts: at each position, how likely the next prompt token was."""
+        """Starts what requests want to know of their prompts: at each position, how likely the next prompt token was.
+
+        hidden: (tokens, hidden), of all tokens of the shares.
+        """
         found = []
         token = 0
         for share in shares:

@@ -28,17 +28,20 @@ class SamplingState:
         """Forgets all rows."""
         self._sequences, self._places, self._batch = (), {}, None
 
-    def align(self, decoding: Many[Sequence], entering: Many[Sequence]) -> SamplingBatch:
+    def align(self, decoding: tuple[Sequence, ...], entering: Many[Sequence]) -> SamplingBatch:
         """The batch of the sequences that sample in the coming sweep.
 
         decoding: those that continue, in the order of `place`. entering: those whose prompt (or recomputation) ends in the sweep, with
         all their tokens known to the host. A decoding sequence without a row is built from its tokens as well: it has skipped a sweep,
         so the host has read them all.
         """
+        if decoding is self._sequences and not entering and self._batch is not None:
+            return self._batch  # as the sweep before
         kept = [self._places[id(sequence)] for sequence in decoding if id(sequence) in self._places]
         new = [*decoding[len(kept) :], *entering]
         if not new and kept == list(range(len(self._places))):
             assert self._batch is not None
+            self._sequences = decoding
             return self._batch
         joined = SamplingBatch.build([_row(sequence) for sequence in new], self._vocabulary, self._device) if new else None
         if kept:
@@ -50,7 +53,7 @@ class SamplingState:
             assert joined is not None
             batch = joined
         self._batch = batch
-        self._sequences = (*decoding, *entering)
+        self._sequences = (*decoding, *entering) if entering else decoding
         self._places = {id(sequence): place for place, sequence in enumerate(self._sequences)}
         return batch
 

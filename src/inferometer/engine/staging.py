@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Sequence as Many
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from inferometer.engine.facts import Facts, Integers
 from inferometer.nn.batch import CachedRows, RaggedBatch
-from inferometer.schedule.sweep import Share
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,94 +78,55 @@ class Staged:
         table[self.entry_seats, self.entry_columns] = self.entry_pages.to(torch.int32)
 
 
-def pack(shares: Many[Share], page_size: int) -> tuple[Tensor, Shape]:
+def pack(facts: Facts, page_size: int) -> tuple[Tensor, Shape]:
     """The sweep as uint8 on the CPU, and its sizes."""
-    token_ids, positions, rotary, places = array("q"), array("q"), array("q"), array("q")
-    last, sampled_seats = array("q"), array("q")
-    seats, contexts, starts = array("i"), array("i"), array("i", [0])
-    for share in shares:
-        sequence, start, count = share.sequence, share.start, share.count
-        seat, stop = sequence.seat, start + count
-        assert seat is not None
-        known = sequence.tokens
-        if stop <= len(known):
-            token_ids.extend(known[start:stop])
-        else:  # a token that the host has not read yet: it is on the device
-            token_ids.append(-1 - seat)
-        positions.extend(range(start, stop))
-        prompt = sequence.prompt
-        if stop <= prompt:
-            rotary.extend((prompt,) * count)
-        else:
-            rotary.extend(max(prompt, position + 1) for position in range(start, stop))
-        pages = sequence.pages
-        first_page, end_page = start // page_size, -(-stop // page_size)
-        for column in range(first_page, end_page):
-            place = pages[column] * page_size
-            low = max(start - column * page_size, 0)
-            high = min(stop - column * page_size, page_size)
-            places.extend(range(place + low, place + high))
-        seats.append(seat)
-        contexts.append(stop)
-        starts.append(starts[-1] + count)
-        if share.samples:
-            last.append(starts[-1] - 1)
-            sampled_seats.append(seat)
-    entries = table_entries(shares, page_size)
-    shape = Shape(len(token_ids), len(seats), len(last), entries.shape[1])
-    wide = (token_ids, positions, rotary, places, last, sampled_seats)
-    long = torch.frombuffer(bytearray().join(part.tobytes() for part in wide), dtype=torch.uint8)
-    short = torch.frombuffer(bytearray().join(part.tobytes() for part in (seats, contexts, starts)), dtype=torch.uint8)
-    return torch.cat((long, entries.flatten().view(torch.uint8), short)), shape
+    counts = facts.counts
+    ends = counts.cumsum()
+    shifts: Integers = facts.starts - ends + counts
+    positions = np.arange(len(facts.token_ids)) + shifts.repeat(counts)
+    rotary = np.maximum(facts.prompts.repeat(counts), positions + 1)
+    places = _places(facts, positions, page_size)
+    last, sampled_seats = (ends - 1)[facts.samples], facts.seats[facts.samples]
+    entries = _entries(facts)
+    shape = Shape(len(positions), len(counts), len(last), entries.shape[1])
+    wide = np.concatenate((facts.token_ids, positions, rotary, places, last, sampled_seats, entries.ravel()))
+    narrow = np.concatenate((facts.seats, facts.contexts, (0,), ends))
+    return _joined(wide, narrow), shape
 
 
-def table_entries(shares: Many[Share], page_size: int) -> Tensor:
-    """int64 (3, entries) on the CPU: seats, columns and pages of what the block table must hold for the sweep and may not hold yet.
-
-    Those are the pages that the shares write to, and all of a sequence that has just taken its seat.
-    """
-    seats: list[int] = []
-    columns: list[int] = []
-    pages: list[int] = []
-    for share in shares:
-        sequence = share.sequence
-        assert sequence.seat is not None
-        first, end = 0 if share.enters else share.start // page_size, -(-(share.start + share.count) // page_size)
-        seats.extend((sequence.seat,) * (end - first))
-        columns.extend(range(first, end))
-        pages.extend(sequence.pages[first:end])
-    return torch.tensor((seats, columns, pages), dtype=torch.int64)
+def table_entries(facts: Facts) -> Tensor:
+    """int64 (3, entries) on the CPU: seats, columns and pages of what the block table must hold for the sweep and may not hold yet."""
+    return torch.from_numpy(_entries(facts))
 
 
-def pack_decode(shares: Many[Share], rows: int, page_size: int, idle_seat: int) -> Tensor:
-    """As `pack`, for sequences that decode, all of whose newest tokens are on the device; padded to Shape(rows, rows, rows, rows).
+def pack_decode(facts: Facts, rows: int, page_size: int, idle_seat: int) -> Tensor:
+    """As `pack`, for sequences that decode; padded to Shape(rows, rows, rows, rows).
 
     Rows of padding sit in `idle_seat`, which nobody reads, and write no key.
     """
-    used = len(shares)
-    facts = [(s.sequence.seat, s.start, s.sequence.pages[s.start // page_size], s.sequence.prompt) for s in shares]
-    seats, positions, pages, prompts = torch.tensor(facts, dtype=torch.int64).unbind(1)
-    wide = torch.zeros(9, rows, dtype=torch.int64)
-    token_ids, position, rotary, places, last, sampled_seats, entry_seats, entry_columns, entry_pages = wide.unbind(0)
-    sampled_seats.fill_(idle_seat)[:used] = seats
-    entry_seats.copy_(sampled_seats)
-    token_ids[:used] = -1 - seats
+    used, seats, positions, pages = len(facts), facts.seats, facts.starts, facts.pages
+    wide = np.zeros((9, rows), dtype=np.int64)
+    token_ids, position, rotary, places, last, sampled_seats, entry_seats, entry_columns, entry_pages = wide
+    sampled_seats[used:] = idle_seat
+    sampled_seats[:used] = seats
+    entry_seats[:] = sampled_seats
+    token_ids[:used] = facts.token_ids
     position[:used] = positions
-    rotary.fill_(1)[:used] = torch.maximum(prompts, positions + 1)
-    places.fill_(-1)[:used] = pages * page_size + positions % page_size
-    torch.arange(rows, out=last)
-    entry_columns[:used] = positions // page_size
+    rotary[used:] = 1
+    np.maximum(facts.prompts, facts.contexts, out=rotary[:used])
+    places[used:] = -1
+    places[:used] = pages * page_size + positions % page_size
+    last[:] = np.arange(rows)
+    entry_columns[:used] = facts.columns
     entry_pages[:used] = pages
-    narrow = torch.zeros(3 * rows + 1, dtype=torch.int32)
+    narrow = np.zeros(3 * rows + 1, dtype=np.int64)
     narrow[:rows] = sampled_seats
-    narrow[rows : rows + used] = positions + 1
-    torch.arange(rows + 1, out=narrow[2 * rows :])
-    return torch.cat((wide.flatten().view(torch.uint8), narrow.view(torch.uint8)))
+    narrow[rows : rows + used] = facts.contexts
+    narrow[2 * rows :] = np.arange(rows + 1)
+    return _joined(wide.ravel(), narrow)
 
 
-def pack_mixed(
-    decoding: Many[Share], prompts: Many[Share], rows: int, tokens: int, most_prompts: int, page_size: int, idle_seat: int
-) -> Tensor:
+def pack_mixed(decoding: Facts, prompts: Facts, rows: int, tokens: int, most_prompts: int, page_size: int, idle_seat: int) -> Tensor:
     """As `pack`, with the sequences that decode padded to `rows` and the others to `most_prompts` with `tokens` tokens in all.
 
     The result has Shape(rows + tokens, rows + most_prompts, rows + most_prompts, 0): entries of the block table are left to the caller.
@@ -195,3 +155,26 @@ def pack_mixed(
     sampled_seats[used : used + shape.sampled] = theirs.sampled_seats
     long = torch.cat((wide.flatten(), last, sampled_seats))
     return torch.cat((long.view(torch.uint8), torch.cat((seats, contexts, starts)).view(torch.uint8)))
+
+
+def _places(facts: Facts, positions: Integers, page_size: int) -> Integers:
+    """Where the keys of the tokens at `positions` go in the cache."""
+    entry = positions // page_size + _before(facts).repeat(facts.counts)
+    places: Integers = facts.pages[entry] * page_size + positions % page_size
+    return places
+
+
+def _entries(facts: Facts) -> Integers:
+    columns = np.arange(len(facts.pages)) - _before(facts).repeat(facts.widths)
+    return np.stack((facts.seats.repeat(facts.widths), columns, facts.pages))
+
+
+def _before(facts: Facts) -> Integers:
+    """For each sequence, what leads from a column of its row of the block table to the place of that entry among all."""
+    before: Integers = facts.widths.cumsum() - facts.widths - facts.columns
+    return before
+
+
+def _joined(wide: Integers, narrow: Integers) -> Tensor:
+    """Eight-byte numbers and four-byte ones behind them, as bytes."""
+    return torch.from_numpy(np.concatenate((wide.view(np.uint8), narrow.astype(np.int32).view(np.uint8))))

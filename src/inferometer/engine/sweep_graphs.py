@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from inferometer.engine.facts import Facts
 from inferometer.engine.graph import Graph
 from inferometer.engine.staging import Shape, Staged, pack_decode, pack_mixed
 from inferometer.nn.cache import PagedCache
@@ -70,15 +71,15 @@ class SweepGraphs:
         """Graphs that there are."""
         return sum(graph is not None for graph in self._graphs.values())
 
-    def serves(self, decoding: Many[Share], prompts: Many[Share]) -> bool:
-        """Whether there is a bucket for a sweep of these shares."""
+    def serves(self, decoding: int, prompts: Many[Share]) -> bool:
+        """Whether there is a bucket for a sweep of so many sequences that decode and these shares of others."""
         if not prompts:
-            return bool(decoding)
+            return decoding > 0
         if len(prompts) > PROMPTS or sum(share.count for share in prompts) > PROMPT_TOKENS[-1]:
             return False
         return not any(share.sequence.request.params.prompt_logprobs for share in prompts)  # those need more than the last logits
 
-    def run(self, decoding: Many[Share], prompts: Many[Share]) -> tuple[Tensor, Tensor]:
+    def run(self, decoding: Facts, prompts: Facts) -> tuple[Tensor, Tensor]:
         """Queues a sweep. Returns logits (rows, vocabulary) and the seats of their rows, int64 (rows,), padding behind.
 
         The first rows are those of the shares that sample, in order; both tensors are good until the next call. For prompts the block
@@ -86,7 +87,7 @@ class SweepGraphs:
         """
         bucket = self._bucket(decoding, prompts)
         idle, size = self._tokens.numel() - 1, self._cache.page_size
-        if prompts:
+        if bucket.prompt_tokens:
             packed = pack_mixed(decoding, prompts, bucket.rows, bucket.prompt_tokens, PROMPTS, size, idle)
         else:
             packed = pack_decode(decoding, bucket.rows, size, idle)
@@ -103,14 +104,14 @@ class SweepGraphs:
             graph()
         return self._logits[: bucket.shape.sampled], staged.sampled_seats
 
-    def _bucket(self, decoding: Many[Share], prompts: Many[Share]) -> Bucket:
+    def _bucket(self, decoding: Facts, prompts: Facts) -> Bucket:
         most = self._table.shape[1] * self._cache.page_size
-        longest = _rounded(max((share.start for share in decoding), default=0) + 1, most)
-        if not prompts:
+        longest = _rounded(int(decoding.contexts.max(initial=1)), most)
+        if not len(prompts):
             return Bucket(rows_bucket(len(decoding)), 0, longest)
         # Coarser: a row more costs such a sweep little, and there are more kinds of them.
-        rows = min(max(8, 1 << (len(decoding) - 1).bit_length()), rows_bucket(self._tokens.numel() - 1)) if decoding else 0
-        tokens = sum(share.count for share in prompts)
+        rows = min(max(8, 1 << (len(decoding) - 1).bit_length()), rows_bucket(self._tokens.numel() - 1)) if len(decoding) else 0
+        tokens = int(prompts.counts.sum())
         return Bucket(rows, next(size for size in PROMPT_TOKENS if size >= tokens), longest)
 
     def _sweep(self, staged: Staged, bucket: Bucket) -> None:

@@ -11,7 +11,7 @@ from inferometer.text.tokenizer import Tokenizer
 
 
 class TextStream:
-    """Turns a request's emissions into streamed tokens, watches for stop strings and gathers the completion.
+    """Turns a request's emissions into text, watches for stop strings and gathers the completion.
 
     prompt: the request's place among its caller's. Without a tokenizer the text is "" throughout.
     """
@@ -21,16 +21,15 @@ class TextStream:
         self.prompt = prompt
         self._tokenizer = tokenizer
         self._detokeniser = None if tokenizer is None else IncrementalDetokeniser(tokenizer)
-        self._stops = StopMatcher(request.params.stop)
+        self._stops = StopMatcher(request.params.stop) if request.params.stop else None
         self._pieces: list[str] = []
         self._token_ids: list[int] = []
         self._logprobs: list[float] = []
         self._tops: list[TopLogprobs] = []
         self._prompt_logprobs: list[float | None] | None = None
 
-    def push(self, emission: Emission) -> StreamedToken:
-        """The next token with the text that it makes certain; with the completion, if the sequence ends here."""
-        index = len(self._token_ids)
+    def push(self, emission: Emission) -> tuple[str, Completion | None]:
+        """The text that the next token makes certain; with the completion, if the sequence ends here."""
         self._token_ids.append(emission.token_id)
         self._logprobs.append(emission.logprob)
         self._tops.append(emission.top)
@@ -38,15 +37,19 @@ class TextStream:
             self._prompt_logprobs = list(emission.prompt_logprobs)
         piece, reason = self._text(emission)
         self._pieces.append(piece)
+        return piece, None if reason is None else self._completion(reason)
+
+    def streamed(self, emission: Emission, piece: str, completion: Completion | None) -> StreamedToken:
+        """The token that was pushed last, and what came of it."""
         return StreamedToken(
             prompt=self.prompt,
-            index=index,
+            index=len(self._token_ids) - 1,
             token_id=emission.token_id,
             text=piece,
             logprob=emission.logprob,
             special=self._tokenizer is not None and self._tokenizer.is_special(emission.token_id),
             top_logprobs=emission.top,
-            completion=None if reason is None else self._completion(reason),
+            completion=completion,
         )
 
     def _completion(self, reason: FinishReason) -> Completion:
@@ -66,7 +69,10 @@ class TextStream:
         reason = emission.finish_reason
         if self._detokeniser is None:
             return "", reason
-        piece, matched = self._stops.push(self._detokeniser.push(emission.token_id))
+        piece = self._detokeniser.push(emission.token_id)
+        if self._stops is None:
+            return (piece, None) if reason is None else (piece + self._detokeniser.finish(), reason)
+        piece, matched = self._stops.push(piece)
         if not matched and reason is not None:
             rest, matched = self._stops.push(self._detokeniser.finish())
             piece += rest if matched else rest + self._stops.flush()

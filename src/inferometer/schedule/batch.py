@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from heapq import heappop, heappush
+from typing import NamedTuple
 
-from inferometer.schedule.pages import PagePool
+from inferometer.schedule.decoders import Decoders
+from inferometer.schedule.pages import PagePool, PagesExhaustedError
 from inferometer.schedule.prefix import page_digest
 from inferometer.schedule.queue import Queue
 from inferometer.schedule.sequence import Sequence
-from inferometer.schedule.sweep import Share, Sweep
+from inferometer.schedule.sweep import NOBODY, Cohort, Share, Sweep
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
+class _Piece(NamedTuple):
     """Where a sequence's tokens of the coming sweep begin, and what was so before."""
 
     sequence: Sequence
@@ -25,8 +25,8 @@ class _Piece:
 class Batch:
     """What an admission decides over: who waits, who runs, what is free; and the sweep it puts together.
 
-    A running sequence either has tokens to compute before its next one can be sampled (`prefilling`) or decodes, one token a sweep
-    (`decoding`); both by request id, in the order they entered. It holds exactly the pages that its computed tokens fill.
+    A running sequence either has tokens to compute before its next one can be sampled (`prefilling`, by request id) or decodes, one token
+    a sweep (`decoding`); both in the order they entered. It holds exactly the pages that its computed tokens fill.
 
     seats: most sequences that run together. sweep_tokens: most tokens of a sweep. As every running sequence must be able to run a token,
     there are never more seats than that.
@@ -39,13 +39,13 @@ class Batch:
         self.prefix_caching = prefix_caching
         self.waiting = Queue()
         self.prefilling: dict[int, Sequence] = {}
-        self.decoding: dict[int, Sequence] = {}
+        self.decoding = Decoders(pool.page_size)
         self.left = sweep_tokens
         """Tokens that the coming sweep still has room for."""
         self.preemptions = 0
         self.hit_pages = 0
         self._free_seats = list(range(self.seats))  # a heap: lowest first
-        self._decodes: list[Share] = []
+        self._cohort: Cohort = NOBODY  # who decodes in the coming sweep
         self._pieces: dict[int, _Piece] = {}
         self._changed: set[int] = set()  # ids whose row of the block table lacks pages before the next token
         self._exhausted: list[Sequence] = []
@@ -62,7 +62,7 @@ class Batch:
 
     def sequences(self) -> list[Sequence]:
         """All that have a seat."""
-        return [*self.prefilling.values(), *self.decoding.values()]
+        return [*self.prefilling.values(), *self.decoding]
 
     def find(self, sequence: Sequence) -> list[int]:
         """The published pages that go on where the sequence's computed tokens end, up to the last token, which is always computed.
@@ -92,9 +92,9 @@ class Batch:
         self.hit_pages += len(found)
         sequence.pages += found
         sequence.published = len(sequence.pages)
+        before = max(sequence.reached, sequence.computed)
         sequence.computed = len(sequence.pages) * self.pool.page_size
-        sequence.cached += max(min(sequence.computed, sequence.prompt) - sequence.reached, 0)
-        sequence.reached = max(sequence.reached, sequence.computed)
+        sequence.cached += max(min(sequence.computed, sequence.prompt) - before, 0)
         self._changed.add(sequence.request.id)
 
     def admit(self, sequence: Sequence) -> None:
@@ -103,26 +103,22 @@ class Batch:
         sequence.seat = heappop(self._free_seats)
         self.prefilling[sequence.request.id] = sequence
         self._changed.add(sequence.request.id)
-        self.attach(sequence)
+        if self.prefix_caching:
+            self.attach(sequence)
 
     def decode(self) -> None:
-        """Lets every sequence that decodes run its newest token. Raises PagesExhaustedError."""
-        size = self.pool.page_size
-        for sequence in self.decoding.values():
-            start = sequence.computed
-            if start == len(sequence.pages) * size:
-                sequence.pages += self.pool.take(1)
-            sequence.computed = sequence.reached = start + 1
-            sequence.launched += 1
-            if sequence.launched == sequence.limit:
-                self._exhausted.append(sequence)
-            self._decodes.append(Share(sequence, start, 1, True, True))
+        """Lets every sequence that decodes run its newest token. Raises PagesExhaustedError, and nobody goes on, if pages are too few."""
+        if self.decode_pages() > self.pool.available:
+            raise PagesExhaustedError(f"{self.decode_pages()} sequences begin a page, {self.pool.available} are available")
+        for sequence in self.decoding.beginning:  # one by one, so that an interrupt finds each page with its sequence
+            sequence.pages += self.pool.take(1)
+        self._exhausted += self.decoding.advance()
+        self._cohort = self.decoding.cohort
         self.left -= len(self.decoding)
 
     def decode_pages(self) -> int:
         """Pages that `decode` will take."""
-        size = self.pool.page_size
-        return sum(sequence.computed == len(sequence.pages) * size for sequence in self.decoding.values())
+        return self.decoding.beginners
 
     def prefill(self, sequence: Sequence, most: int) -> None:
         """Lets a sequence that does not decode yet run up to `most` tokens, or so many more, as far as the sweep has room for them.
@@ -130,44 +126,45 @@ class Batch:
         A piece that is not the last one ends with a page if it can, and goes on only to the end of another: sequences that begin alike
         then find each other's pages. Raises PagesExhaustedError.
         """
-        key = sequence.request.id
-        size = self.pool.page_size
-        count = min(most, self.left, sequence.pending)
-        stop = sequence.computed + count
-        if count < sequence.pending:
+        key, size = sequence.request.id, self.pool.page_size
+        start, length = sequence.computed, sequence.length
+        stop = min(start + min(most, self.left), length)
+        if stop < length:
             aligned = stop - stop % size
-            if aligned > sequence.computed:
+            if aligned > start:
                 stop = aligned
-            elif key in self._pieces and not sequence.computed % size:
+            elif key in self._pieces and not start % size:
                 return
-            count = stop - sequence.computed
-        if count < 1:
+        if stop <= start:
             return
         if key not in self._pieces:
-            self._pieces[key] = _Piece(sequence, sequence.computed, key in self._changed, sequence.scored)
+            self._pieces[key] = _Piece(sequence, start, key in self._changed, sequence.scored)
             self._changed.discard(key)
-        sequence.pages += self.pool.take(self.pool.pages_of(stop) - len(sequence.pages))
+        missing = -(-stop // size) - len(sequence.pages)
+        if missing:
+            sequence.pages += self.pool.take(missing)
         sequence.computed = stop
-        sequence.reached = max(sequence.reached, stop)
-        sequence.scored = max(sequence.scored, min(stop, sequence.prompt))
-        self.left -= count
-        self.publish(sequence)
-        if stop == sequence.length:
-            sequence.launched += 1
+        if stop > sequence.scored:
+            sequence.scored = min(stop, sequence.prompt)
+        self.left -= stop - start
+        if self.prefix_caching:
+            self.publish(sequence)
+        if stop == length:
             del self.prefilling[key]
-            self.decoding[key] = sequence
-            if sequence.launched == sequence.limit:
+            self.decoding.join(sequence)
+            if length + 1 == sequence.longest:
                 self._exhausted.append(sequence)
 
     def close(self) -> Sweep | None:
         """The sweep that was put together, None if nothing runs; the next one begins."""
+        shares = []
         for piece in self._pieces.values():
             sequence = piece.sequence
             count = sequence.computed - piece.start
             samples = sequence.request.id not in self.prefilling
-            self._decodes.append(Share(sequence, piece.start, count, samples, False, piece.enters, piece.scored_before))
-        sweep = Sweep(tuple(self._decodes)) if self._decodes else None
-        self._decodes.clear()
+            shares.append(Share(sequence, piece.start, count, samples, False, piece.enters, piece.scored_before))
+        sweep = Sweep(self._cohort, self.decoding.turn, tuple(shares)) if shares or self._cohort.sequences else None
+        self._cohort = NOBODY
         self._pieces.clear()
         self.left = self.sweep_tokens
         return sweep
@@ -190,18 +187,19 @@ class Batch:
     def leave(self, sequence: Sequence) -> None:
         """Gives back the seat and pages of a running sequence. What sweeps under way write there, later sweeps overwrite later."""
         assert sequence.seat is not None
+        key = sequence.request.id
+        if self.prefilling.pop(key, None) is None:
+            self.decoding.leave(sequence)
         self.publish(sequence)
         self.pool.release(sequence.pages)
         heappush(self._free_seats, sequence.seat)
         sequence.seat = None
         sequence.pages = []
+        sequence.reached = max(sequence.reached, sequence.computed)
         sequence.computed = 0
         sequence.published = 0
         sequence.shadowed = False
-        key = sequence.request.id
         self._changed.discard(key)
-        if self.prefilling.pop(key, None) is None:
-            del self.decoding[key]
 
     def publish(self, sequence: Sequence) -> None:
         """Lets the sequence's full pages be found, as far as the host knows their tokens.

@@ -83,7 +83,7 @@ def _room(batch: Batch, sequence: Sequence) -> int:
 def _make_room(batch: Batch) -> None:
     """Preempts the youngest until the oldest can run its piece and all that decode have a place for their token."""
     pool = batch.pool
-    if not batch.prefilling and len(batch.decoding) <= pool.available:
+    if not batch.prefilling and batch.decode_pages() <= pool.available:
         return
     while batch.running:
         running = batch.sequences()
@@ -105,26 +105,29 @@ def _enter(batch: Batch, horizon: int) -> list[Sequence]:
     if not batch.free_seats or not batch.left:
         return entered
     spare = pool.available - sum(_promised(batch, sequence, horizon) for sequence in batch.sequences())
+    scrap = _scrap(batch)
     skipped: list[Sequence] = []
     while batch.free_seats and batch.left:
         sequence = batch.waiting.at(len(skipped))
         if sequence is None or sequence.unread:
             break
         found = batch.find(sequence)
-        needed = _promised(batch, sequence, horizon) - len(found) + pool.unused(found)
+        needed, pending = _promised(batch, sequence, horizon), sequence.length
+        if found:
+            needed += pool.unused(found) - len(found)
+            pending -= len(found) * pool.page_size
         if needed > spare:
             skipped.append(sequence)
             if sequence.preempted or sequence.overtaken == OVERTAKES or len(skipped) == WINDOW:
                 break
             continue
-        pending = sequence.length - len(found) * pool.page_size
-        if batch.left < min(pending, _scrap(batch)):
+        if batch.left < min(pending, scrap):
             break
         spare -= needed
         for earlier in skipped:
             earlier.overtaken += 1
         batch.admit(sequence)
-        batch.prefill(sequence, _portion(batch, sequence.pending, batch.left))
+        batch.prefill(sequence, _portion(batch, pending, batch.left))
         entered.append(sequence)
     return entered
 

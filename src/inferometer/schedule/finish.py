@@ -17,3 +17,9 @@ def finish_reason(request: Request, token_id: int, generated: int) -> FinishReas
     if token_id in request.eos_token_ids and not params.ignore_eos:
         return "eos_token"
     return "length" if generated >= params.max_new_tokens else None
+
+
+def end_tokens(request: Request) -> frozenset[int]:
+    """The tokens with which `request` ends wherever they come."""
+    params = request.params
+    return frozenset(params.stop_token_ids if params.ignore_eos else (*params.stop_token_ids, *request.eos_token_ids))

@@ -83,7 +83,7 @@ class Diagonal:
         _prefill(batch)
 
     def _has_room(self, batch: Batch) -> bool:
-        return self.num_groups is None or len({sequence.group for sequence in batch.decoding.values()}) < self.num_groups
+        return self.num_groups is None or len({sequence.group for sequence in batch.decoding}) < self.num_groups
 
 
 def _group(batch: Batch, size: int) -> list[Sequence]:
@@ -122,7 +122,7 @@ def _prefill(batch: Batch) -> None:
 
 def _fit_beside(batch: Batch, group: list[Sequence]) -> bool:
     """Whether there are pages for the group and all that decode, this sweep's token included, until the last of them ends."""
-    running = batch.decoding.values()
+    running = batch.decoding
     if _most_pages(running) + _most_pages(group) <= batch.pool.pages:
         return True
     lives = [Life(sequence.computed, sequence.remaining) for sequence in running]

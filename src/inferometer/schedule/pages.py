@@ -59,12 +59,23 @@ class PagePool:
 
     def take(self, count: int) -> list[int]:
         """`count` pages with one user each. Raises PagesExhaustedError, and takes none, if fewer are available."""
-        if count > self.available:
+        in_use = self.in_use + count
+        if in_use > self.pages:
             raise PagesExhaustedError(f"{count} pages are asked for, {self.available} of {self.pages} are available")
-        taken = [self._next() for _ in range(count)]
+        free, users = self._free, self._users
+        taken = [heappop(free) for _ in range(min(count, len(free)))]
         for page in taken:
-            self._users[page] = 1
-        self.peak_in_use = max(self.peak_in_use, self.in_use)
+            users[page] = 1
+        fresh = min(count - len(taken), self.pages - len(users))
+        if fresh:
+            taken += range(len(users), len(users) + fresh)
+            users += (1,) * fresh
+        while len(taken) < count:
+            page = self._evict()
+            users[page] = 1
+            taken.append(page)
+        if in_use > self.peak_in_use:
+            self.peak_in_use = in_use
         return taken
 
     def share(self, pages: Iterable[int]) -> None:
@@ -143,14 +154,6 @@ class PagePool:
 
     def _held(self, page: int) -> bool:
         return page < len(self._users) and self._users[page] > 0
-
-    def _next(self) -> int:
-        if self._free:
-            return heappop(self._free)
-        if len(self._users) == self.pages:
-            return self._evict()
-        self._users.append(0)
-        return len(self._users) - 1
 
     def _evict(self) -> int:
         page, _ = self._kept.popitem(last=False)

@@ -44,7 +44,7 @@ class Queue:
 
     def at(self, place: int) -> Sequence | None:
         """The one that so many wait before; None beyond the end."""
-        return next(islice(self, place, None), None)
+        return next(islice(self, place, None) if place else iter(self), None)
 
     def first(self, count: int) -> list[Sequence]:
         """Up to `count` from the front."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from collections.abc import Sequence as Many
 
 from inferometer.errors import UserError
 from inferometer.schedule.admission import Admission
@@ -132,19 +133,26 @@ class Scheduler:
 
         Tokens of a sequence that has ended are ignored. Raises RuntimeError for a token that no sweep has sampled.
         """
-        if sequence.ended:
-            return None
-        tokens = sequence.tokens
-        generated = len(tokens) - sequence.prompt + 1
-        if generated > sequence.launched:
-            raise RuntimeError(f"request {sequence.request.id} gets its token number {generated}, but {sequence.launched} were sampled")
-        tokens.append(token_id)
-        reason = finish_reason(sequence.request, token_id, generated)
-        if reason is not None:
-            self._end(sequence)
-        elif sequence.computed >= (sequence.published + 1) * self.pool.page_size:
-            self._batch.publish(sequence)
-        return reason
+        return None if sequence.ended else self.take_all((sequence,), (token_id,))[0]
+
+    def take_all(self, sequences: Many[Sequence], token_ids: Many[int]) -> list[FinishReason | None]:
+        """As `take`, a token for each of several sequences, none of which has ended."""
+        reasons: list[FinishReason | None] = []
+        page_size = self.pool.page_size if self._batch.prefix_caching else None
+        for sequence, token_id in zip(sequences, token_ids, strict=True):
+            tokens = sequence.tokens
+            if len(tokens) >= sequence.length:
+                number = sequence.generated + 1
+                raise RuntimeError(f"request {sequence.request.id} gets its token number {number}, but {sequence.launched} were sampled")
+            tokens.append(token_id)
+            reason = None
+            if token_id in sequence.ends or len(tokens) >= sequence.longest:
+                reason = finish_reason(sequence.request, token_id, sequence.generated)
+                self._end(sequence)
+            elif page_size is not None and len(tokens) >= (sequence.published + 1) * page_size:
+                self._batch.publish(sequence)
+            reasons.append(reason)
+        return reasons
 
     def check_pages(self) -> None:
         """Raises RuntimeError, saying what is wrong, unless the pages in use are exactly those that running sequences hold."""

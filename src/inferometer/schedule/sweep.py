@@ -28,22 +28,45 @@ class Share(NamedTuple):
     scored_before: int = 0
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Cohort:
+    """Sequences that decode together, sweep after sweep, for as long as nobody comes or goes.
+
+    offsets: one a sequence; at turn number t, counted from 1, it runs the token at position offset + t.
+    """
+
+    sequences: tuple[Sequence, ...]
+    offsets: tuple[int, ...]
+
+
+NOBODY = Cohort((), ())
+
+
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The shares of one sweep: sequences that decode first, each sequence once.
+    """What runs: a cohort that decodes, at which turn, and pieces of the prompts of others.
 
     A sweep must write the keys of all its tokens in a layer before any of them attends there: a sequence may find in the prefix cache
     what another one computes in the same sweep.
     """
 
-    shares: tuple[Share, ...]
+    cohort: Cohort
+    turn: int
+    pieces: tuple[Share, ...]
+
+    @property
+    def shares(self) -> tuple[Share, ...]:
+        """What every sequence runs: those that decode first, each sequence once."""
+        cohort, turn = self.cohort, self.turn
+        decodes = [Share(one, offset + turn, 1, True, True) for one, offset in zip(cohort.sequences, cohort.offsets, strict=True)]
+        return (*decodes, *self.pieces)
 
     @property
     def tokens(self) -> int:
         """Tokens that run."""
-        return sum(share.count for share in self.shares)
+        return self.decoding + sum(piece.count for piece in self.pieces)
 
     @property
     def decoding(self) -> int:
-        """Sequences at the front whose one token continues what an earlier sweep sampled."""
-        return sum(share.decodes for share in self.shares)
+        """Sequences whose one token continues what an earlier sweep sampled."""
+        return len(self.cohort.sequences)

@@ -1,0 +1,111 @@
+"""Sweeps as they are recorded, padding and all, against sweeps as they come: without a GPU, by a model that reads what a real one reads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional
+
+from inferometer.engine.captured_sampler import SamplerGraphs
+from inferometer.engine.engine import Engine
+from inferometer.engine.sweep_graphs import PROMPTS, SweepGraphs
+from inferometer.model.description import describe
+from inferometer.nn.batch import RaggedBatch
+from inferometer.nn.cache import PagedCache
+from inferometer.nn.transformer import Transformer
+from inferometer.schedule.admission import admission
+from inferometer.schedule.emission import Emission
+from inferometer.schedule.request import Request
+from inferometer.schedule.sampling import SamplingParams
+
+VOCABULARY = 97
+PAGE = 4
+PAGES = 40
+CPU = torch.device("cpu")
+
+
+class Chain:
+    """A token's key is itself and its position; the next token is a sum over all keys, found where the block table says they are."""
+
+    def __init__(self) -> None:
+        self.spec = replace(describe("opt-125m", config_only=True).spec, layers=1, vocabulary=VOCABULARY)
+        self.device, self.dtype = CPU, torch.float32
+        self.embedding = SimpleNamespace(token=SimpleNamespace(weight=torch.zeros(VOCABULARY, 1)))
+        self.keys = torch.full((PAGES * PAGE,), -(10**9))
+        self.padded = 0
+
+    def sweep(self, batch: RaggedBatch, cache: PagedCache) -> Tensor:
+        rows = batch.rows
+        assert rows is not None
+        real = rows.places >= 0
+        self.padded += int((~real).sum())
+        self.keys[rows.places[real]] = (batch.token_ids * 31 + batch.positions * 7 + 1)[real]
+        hidden = torch.zeros(batch.token_ids.numel(), 1)
+        starts = rows.starts.tolist()
+        for row, context in enumerate(rows.contexts.tolist()):
+            if context == 0:
+                continue
+            assert batch.positions[starts[row + 1] - 1] == context - 1
+            for token in range(starts[row], starts[row + 1]):
+                before = torch.arange(int(batch.positions[token]) + 1)
+                places = rows.table[int(rows.seats[row])][before // PAGE] * PAGE + before % PAGE
+                hidden[token] = int((self.keys[places] * (before + 1)).sum()) % VOCABULARY
+        return hidden
+
+    def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        scores = functional.one_hot(hidden[:, 0].long(), VOCABULARY) * 10.0
+        return scores if out is None else out.copy_(scores)
+
+
+asked = st.tuples(st.integers(1, 11), st.integers(1, 12), st.integers(0, 12), st.none() | st.integers(0, 20))
+"""prompt, new tokens, the step before which it comes and, perhaps, is dropped."""
+
+
+def run(stream: list[tuple[int, int, int, int | None]], order: str, *, recorded: bool) -> tuple[dict[int, list[Emission]], Chain]:
+    model = Chain()
+    engine = Engine(
+        cast(Transformer, model), pages=PAGES, page_size=PAGE, seats=10, sweep_tokens=60, admission=admission(order), lookahead=1
+    )
+    if recorded:
+        runner: Any = engine._running
+        runner._graphs = SweepGraphs(cast(Transformer, model), runner.cache, runner._tokens, runner._table, None)
+        runner._samplers = SamplerGraphs(CPU)
+    found: dict[int, list[Emission]] = {number: [] for number in range(len(stream))}
+    step = 0
+    while engine.has_work or step <= max(arrives for _, _, arrives, _ in stream):
+        for number, (prompt, new, arrives, dropped) in enumerate(stream):
+            if arrives == step:
+                token_ids = tuple((17 * number + 5 * i) % VOCABULARY for i in range(prompt))
+                engine.add(Request(number, token_ids, SamplingParams(max_new_tokens=new), number, eos_token_ids=(3, 50)))
+            if dropped == step:
+                engine.abort(number)
+        for emission in engine.step():
+            found[emission.request_id].append(emission)
+        step += 1
+        assert step < 1000, "somebody starves"
+    engine.scheduler.check_pages()
+    return found, model
+
+
+@pytest.mark.parametrize("order", ["continuous", "zigzag", "diagonal"])
+@settings(max_examples=40, deadline=None)
+@given(stream=st.lists(asked, min_size=1, max_size=14))
+def test_recorded_sweeps_give_what_others_give(order: str, stream: list[tuple[int, int, int, int | None]]) -> None:
+    assert run(stream, order, recorded=True)[0] == run(stream, order, recorded=False)[0]
+
+
+def test_prompts_beside_those_that_decode_are_recorded_too() -> None:
+    stream: list[tuple[int, int, int, int | None]] = [(5 + i, 12, i // 3, None) for i in range(9)]
+    found, model = run(stream, "continuous", recorded=True)
+    assert model.padded > PROMPTS
+    plain, other = run(stream, "continuous", recorded=False)
+    assert other.padded == 0
+    assert found == plain
+    assert all(found.values())
