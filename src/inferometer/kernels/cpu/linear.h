@@ -1,6 +1,7 @@
 // Linear maps of few rows: every weight is read once, and its memory is asked for ahead of time.
 #pragma once
 #include "team.h"
+#include "tiles.h"
 #include "vectors.h"
 
 // weight: outputs rows of `stride` numbers where block is 0; else [outputs / block][stride / 2][block][2], which is how the processor's
@@ -16,6 +17,7 @@ constexpr int64_t MOST_TOKENS = 32;  // of a sweep
 constexpr int64_t CHUNK = 16;  // outputs of a task, unless the layout has blocks
 constexpr int64_t WIDEST_CHUNK = 64;
 constexpr int64_t AHEAD_BYTES = 8192;
+constexpr int64_t WIDEST_COLUMNS = 8192;  // inputs of a map whose x is turned for tiles
 
 inline void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
 
@@ -134,10 +136,7 @@ template <class T> const void* chunk_at(const Linear& map, int64_t chunk) {
     return (const T*)map.weight + chunk * chunk_size(map) * map.stride;
 }
 
-// x (rows, x_stride) times a chunk of the weight, plus bias: out (rows, WIDEST_CHUNK). Returns how many outputs those are.
-template <class T> int64_t multiply(const Linear& map, int64_t chunk, int64_t rows, const T* x, int64_t x_stride, float* out, const void* ahead) {
-    const int64_t first = chunk * chunk_size(map);
-    const int64_t count = map.outputs - first < chunk_size(map) ? map.outputs - first : chunk_size(map);
+template <class T> void multiply_by_vectors(const Linear& map, int64_t first, int64_t count, int64_t rows, const T* x, int64_t x_stride, float* out, const void* ahead) {
     for (int64_t row = 0; row < rows; row += GROUP) {
         const T* from = x + row * x_stride;
         float* to = out + row * WIDEST_CHUNK;
@@ -153,6 +152,24 @@ template <class T> int64_t multiply(const Linear& map, int64_t chunk, int64_t ro
             default: chunk_of_rows<T, 8>(map, first, count, from, x_stride, to, then);
         }
     }
+}
+
+// x (rows, x_stride) times a chunk of the weight, plus bias: out (rows, WIDEST_CHUNK). Returns how many outputs those are.
+// Memory behind the last row of x must be there up to a multiple of 16 rows, whatever it holds.
+template <class T> int64_t multiply(const Linear& map, int64_t chunk, int64_t rows, const T* x, int64_t x_stride, float* out, const void* ahead) {
+    const int64_t first = chunk * chunk_size(map);
+    const int64_t count = map.outputs - first < chunk_size(map) ? map.outputs - first : chunk_size(map);
+    bool done = false;
+#if TILES
+    if constexpr (sizeof(T) == 2)
+        if (map.block % 32 == 0 && map.block && map.stride % 32 == 0 && tiles_allowed()) {
+            const T* w = (const T*)map.weight + first * map.stride;
+            for (int64_t column = 0; column < count; column += 32)
+                pairs_by_tiles(w + 2 * column, map.block, rows, x, x_stride, map.stride, out + column, WIDEST_CHUNK, column > 0, (const char*)ahead);
+            done = true;
+        }
+#endif
+    if (!done) multiply_by_vectors(map, first, count, rows, x, x_stride, out, ahead);
     if (map.bias)
         for (int64_t row = 0; row < rows; row++)
             for (int64_t o = 0; o < count; o++) out[row * WIDEST_CHUNK + o] += map.bias[first + o];

@@ -100,9 +100,10 @@ template <class T> struct Room {
         take(partial, tokens * parts * m.heads * m.head_size);
         take(most, tokens * parts * m.heads);
         take(total, tokens * parts * m.heads);
-        take(normed, tokens * hidden);
-        take(attended, tokens * attended_width);
-        take(activated, tokens * inner);
+        const int64_t rows = (tokens + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
+        take(normed, rows * hidden);
+        take(attended, rows * attended_width);
+        take(activated, rows * inner);
         bytes = at - begin;
     }
     int64_t hidden, heads, attended_width, inner, up_width, bytes;
@@ -123,6 +124,7 @@ template <class T> class Run {
         : m(model), s(sweep), room(room), parts(parts), team(team) {}
 
     void all() {
+        const Tiles tiles;
         team.share(s.tokens, [&](int64_t t, int64_t) {
             const T* from = (const T*)s.x + t * m.hidden;
             for (int64_t i = 0; i < m.hidden; i++) room.x[t * room.hidden + i] = widen(from[i]);
@@ -354,15 +356,38 @@ template <class T> void sweep(const Model& model, const Sweep& s, const OpenMP& 
 }
 
 template <class T> void project(const Linear& map, int64_t rows, const T* x, T* out, const OpenMP& omp) {
-    static_assert(MOST_TOKENS % GROUP == 0);
     Shared shared;
+    const auto put = [&](const float* y, int64_t row_stride, int64_t stride, int64_t chunk, int64_t count) {
+        for (int64_t t = 0; t < rows; t++) {
+            T* to = out + t * map.outputs + chunk * chunk_size(map);
+            for (int64_t i = 0; i < count; i++) narrow(y[t * row_stride + i * stride], to + i);
+        }
+    };
+#if TILES
+    if constexpr (sizeof(T) == 2)
+        if (map.inputs % 32 == 0 && map.inputs <= WIDEST_COLUMNS && map.outputs % TILE_ROWS == 0 && tiles_allowed()) {
+            const int64_t width = rows > TILE_ROWS ? 2 * TILE_ROWS : TILE_ROWS;
+            static thread_local Bfloat16 columns[WIDEST_COLUMNS * 2 * TILE_ROWS];
+            for (int64_t k = 0; k < map.inputs; k += 2)
+                for (int64_t t = 0; t < width; t++)
+                    for (int64_t i = 0; i < 2; i++) columns[k * width + 2 * t + i] = t < rows ? x[t * map.inputs + k + i] : T{0};
+            const Bfloat16* from = columns;  // of this thread, which the others read
+            return in_parallel(omp, [&](int threads, int id) {
+                const Tiles tiles;
+                Team(shared, threads, id).share(map.outputs / TILE_ROWS, [&](int64_t chunk, int64_t next) {
+                    float y[TILE_ROWS * 2 * TILE_ROWS];
+                    const T* w = (const T*)chunk_at<T>(map, chunk);
+                    rows_by_tiles(w, map.inputs, width, from, y, next < 0 ? w : (const T*)chunk_at<T>(map, next));
+                    put(y, 1, width, chunk, TILE_ROWS);
+                });
+            });
+        }
+#endif
     in_parallel(omp, [&](int threads, int id) {
-        Team team(shared, threads, id);
-        team.share(chunks_of(map), [&](int64_t chunk, int64_t next) {
+        Team(shared, threads, id).share(chunks_of(map), [&](int64_t chunk, int64_t next) {
             float y[MOST_TOKENS * WIDEST_CHUNK];
             const int64_t count = multiply(map, chunk, rows, x, map.inputs, y, next < 0 ? nullptr : chunk_at<T>(map, next));
-            for (int64_t t = 0; t < rows; t++)
-                for (int64_t i = 0; i < count; i++) narrow(y[t * WIDEST_CHUNK + i], out + t * map.outputs + chunk * chunk_size(map) + i);
+            put(y, WIDEST_CHUNK, 1, chunk, count);
         });
     });
 }
