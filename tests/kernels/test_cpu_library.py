@@ -42,6 +42,15 @@ def test_it_is_compiled_once(home: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert [path.suffix for path in (home / "kernels").iterdir()] == [".so"]
 
 
+@pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+def test_a_damaged_one_is_compiled_again(home: Path) -> None:
+    path = module._path(["c++"])
+    path.parent.mkdir(parents=True)
+    path.write_text("damaged")
+    assert cpu_library() is not None
+    assert path.read_bytes()[:4] == b"\x7fELF"
+
+
 def test_another_compiler_or_processor_or_source_has_a_library_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = {module._path(["c++"]), module._path(["c++"]), module._path(["clang++", "-g"])}
     with monkeypatch.context() as patch:

@@ -13,12 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from inferometer.engine.sampler import SamplingBatch, SamplingRow, sample
 from inferometer.kernels.cpu_library import cpu_library
 from inferometer.model.spec import Activation, Alibi, LearnedPositions, ModelSpec, Rotary
 from inferometer.nn.batch import CachedRows, RaggedBatch
 from inferometer.nn.cache import PagedCache
 from inferometer.nn.few_tokens import FewTokens
 from inferometer.nn.transformer import Transformer
+from inferometer.schedule.sampling import SamplingParams
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
 
@@ -219,6 +221,27 @@ def test_what_is_not_a_number_stays_none(dtype: torch.dtype) -> None:
     hidden, logits, _ = swept(model, model.few_tokens, batch_of([(1, 5), (1, 6)], 97, 64), 64)
     assert hidden.isnan().all()
     assert logits.isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("vocabulary", [1, 15, 97, 8192, 20011])
+def test_greedy_is_the_samplers(vocabulary: int, dtype: torch.dtype) -> None:
+    few = few_of(model_of(LLAMA, dtype))
+    logits = (torch.randn(13, vocabulary, generator=torch.Generator().manual_seed(vocabulary)) * 5).to(dtype)
+    logits[1] = 2.0  # all equal
+    logits[2] = -torch.inf
+    logits[3] = torch.nan
+    logits[4, vocabulary // 2] = torch.inf
+    logits[5, vocabulary // 3] = torch.nan
+    logits[6, : vocabulary // 2] = -torch.inf
+    logits[7, vocabulary // 2 :] = 9.0
+    rows = [SamplingRow(SamplingParams(), 0, (), (), ())] * 13
+    wanted = sample(logits, SamplingBatch.build(rows, vocabulary, CPU))
+    tokens, logprobs = few.greedy(logits)
+    assert torch.equal(tokens, wanted.token_ids)
+    exact = logits[8:].double().log_softmax(-1).max(-1).values.float()
+    torch.testing.assert_close(logprobs[8:], exact, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(logprobs, wanted.logprobs, rtol=1e-5, atol=1e-5)
 
 
 def test_sweeps_of_many_tokens_and_without_a_cache_are_left_to_the_modules() -> None:

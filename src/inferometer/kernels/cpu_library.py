@@ -42,7 +42,7 @@ class OpenMP(ctypes.Structure):
 class CpuLibrary:
     """The compiled kernels. most_tokens: the most rows that they take.
 
-    run_sweep, run_linear, scratch_bytes: as `cpu/sweep.cpp` declares them.
+    run_sweep, run_linear, run_greedy, scratch_bytes: as `cpu/sweep.cpp` declares them.
     """
 
     def __init__(self, path: Path) -> None:
@@ -55,7 +55,8 @@ class CpuLibrary:
         self.scratch_bytes: Callable[..., int] = library.scratch_bytes
         self.run_sweep: Callable[..., None] = library.run_sweep
         self.run_linear: Callable[..., None] = library.run_linear
-        library.run_sweep.restype = library.run_linear.restype = None
+        self.run_greedy: Callable[..., None] = library.run_greedy
+        library.run_sweep.restype = library.run_linear.restype = library.run_greedy.restype = None
 
     def openmp(self) -> OpenMP:
         """As many threads as torch uses now."""
@@ -72,7 +73,11 @@ def cpu_library() -> CpuLibrary | None:
         path = _path(compiler)
         if not path.is_file():
             _build(compiler, path)
-        return CpuLibrary(path)
+        try:
+            return CpuLibrary(path)
+        except OSError:  # a damaged file, or one for another system
+            _build(compiler, path)
+            return CpuLibrary(path)
     except (OSError, subprocess.SubprocessError, AttributeError):
         return None
 

@@ -88,7 +88,6 @@ class FewTokens:
         self._library = library
         self._held: list[Tensor] = []
         self._dtype = model.dtype
-        self._residency = model.residency
         self._layers = (_Layer * spec.layers)(*(self._layer(cast("Layer", layer), spec) for layer in model.layers))
         table = torch.tensor(slopes(spec.heads)) if isinstance(spec.positions, Alibi) else None
         final = model.final_norm
@@ -154,6 +153,20 @@ class FewTokens:
             ctypes.c_void_p(hidden.data_ptr()), ctypes.c_void_p(out.data_ptr()), ctypes.byref(self._library.openmp()),
         )  # fmt: skip
         return out
+
+    def greedy(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The best tokens (int64 (rows,), the lowest id among equals) of logits (rows, vocabulary) and their log-probabilities (float32).
+
+        A NaN counts as -inf, +inf as the largest float32; a row without any finite score gives token 0 with log-probability -inf.
+        """
+        logits = logits.contiguous()
+        rows, vocabulary = logits.shape
+        tokens, logprobs = torch.empty(rows, dtype=torch.int64), torch.empty(rows, dtype=torch.float32)
+        self._library.run_greedy(
+            ctypes.c_int32(self._dtype == torch.bfloat16), ctypes.c_int64(rows), ctypes.c_int64(vocabulary), ctypes.c_void_p(logits.data_ptr()),
+            ctypes.c_void_p(tokens.data_ptr()), ctypes.c_void_p(logprobs.data_ptr()), ctypes.byref(self._library.openmp()),
+        )  # fmt: skip
+        return tokens, logprobs
 
     def _layer(self, layer: Layer, spec: ModelSpec) -> _Layer:
         attention, feed_forward = layer.attention, layer.feed_forward

@@ -3,10 +3,12 @@
 // Sums, the residual stream and what lies between a linear map and its activation are float32; what a linear map reads, and keys and
 // values, are of the model's type.
 #include <cmath>
+#include <memory>
 #include <new>
 #include <type_traits>
 
 #include "attention.h"
+#include "greedy.h"
 #include "linear.h"
 
 namespace {
@@ -392,6 +394,23 @@ template <class T> void project(const Linear& map, int64_t rows, const T* x, T* 
     });
 }
 
+template <class T> void choose(int64_t rows, int64_t vocabulary, const T* scores, int64_t* tokens, float* logprobs, const OpenMP& omp) {
+    const int64_t parts = (vocabulary + SCORES - 1) / SCORES;
+    const auto found = std::make_unique<Best[]>(rows * parts);
+    Shared shared;
+    in_parallel(omp, [&](int threads, int id) {
+        Team(shared, threads, id).share(rows * parts, [&](int64_t task, int64_t) {
+            const int64_t first = task % parts * SCORES, left = vocabulary - first;
+            found[task] = best_of(scores + task / parts * vocabulary + first, left < SCORES ? left : SCORES, first);
+        });
+    });
+    for (int64_t row = 0; row < rows; row++) {
+        const Best best = best_of(found.get() + row * parts, parts);
+        tokens[row] = best.at;
+        logprobs[row] = best.total;
+    }
+}
+
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) int64_t most_tokens() { return MOST_TOKENS; }
@@ -407,4 +426,9 @@ extern "C" __attribute__((visibility("default"))) void run_sweep(const Model* mo
 // x (rows, inputs) weight^T -> out (rows, outputs), for a weight without blocks.
 extern "C" __attribute__((visibility("default"))) void run_linear(const Linear* map, int32_t bfloat16, int64_t rows, const void* x, void* out, const OpenMP* omp) {
     if (bfloat16) project(*map, rows, (const Bfloat16*)x, (Bfloat16*)out, *omp); else project(*map, rows, (const float*)x, (float*)out, *omp);
+}
+
+// scores (rows, vocabulary): the best token of each row, and its log-probability.
+extern "C" __attribute__((visibility("default"))) void run_greedy(int32_t bfloat16, int64_t rows, int64_t vocabulary, const void* scores, int64_t* tokens, float* logprobs, const OpenMP* omp) {
+    if (bfloat16) choose(rows, vocabulary, (const Bfloat16*)scores, tokens, logprobs, *omp); else choose(rows, vocabulary, (const float*)scores, tokens, logprobs, *omp);
 }
