@@ -13,7 +13,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -50,13 +50,18 @@ class CpuLibrary:
         # Asked of torch's library, its dependencies answer too, whichever OpenMP that build brings.
         names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
         self._openmp = [ctypes.cast(torch_library[name], ctypes.c_void_p) for name in names]
-        library.most_tokens.restype = library.scratch_bytes.restype = ctypes.c_int64
+        pointer, number, flag = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+        library.most_tokens.restype = library.scratch_bytes.restype = number
+        library.scratch_bytes.argtypes = (pointer, pointer)
+        library.run_sweep.argtypes = (pointer, pointer, pointer)
+        library.run_linear.argtypes = (pointer, flag, number, pointer, pointer, pointer)
+        library.run_greedy.argtypes = (flag, number, number, pointer, pointer, pointer, pointer)
+        library.run_sweep.restype = library.run_linear.restype = library.run_greedy.restype = None
         self.most_tokens: int = library.most_tokens()
         self.scratch_bytes: Callable[..., int] = library.scratch_bytes
         self.run_sweep: Callable[..., None] = library.run_sweep
         self.run_linear: Callable[..., None] = library.run_linear
         self.run_greedy: Callable[..., None] = library.run_greedy
-        library.run_sweep.restype = library.run_linear.restype = library.run_greedy.restype = None
 
     def openmp(self) -> OpenMP:
         """As many threads as torch uses now."""
@@ -72,11 +77,11 @@ def cpu_library() -> CpuLibrary | None:
     try:
         path = _path(compiler)
         if not path.is_file():
-            _build(compiler, path)
+            build(compiler, path)
         try:
             return CpuLibrary(path)
         except OSError:  # a damaged file, or one for another system
-            _build(compiler, path)
+            build(compiler, path)
             return CpuLibrary(path)
     except (OSError, subprocess.SubprocessError, AttributeError):
         return None
@@ -85,7 +90,7 @@ def cpu_library() -> CpuLibrary | None:
 def _compiler() -> list[str] | None:
     """The command that compiles C++: CXX, or what the system calls so."""
     named = shlex.split(os.environ.get("CXX", ""))
-    for command in ([named] if named else [["c++"], ["g++"], ["clang++"]]):
+    for command in [named] if named else [["c++"], ["g++"], ["clang++"]]:
         if shutil.which(command[0]) is not None:
             return command
     return None
@@ -111,15 +116,17 @@ def _processor() -> str:
     return "\n".join(sorted({line for line in lines if line.startswith(("flags", "Features", "model name", "cpu family", "model\t"))}))
 
 
-def _build(compiler: list[str], path: Path) -> None:
+def build(compiler: Sequence[str], path: Path, target: str | None = None) -> None:
     """Compiles into a folder of its own first, so that another process never sees half a library.
 
+    target: the compiler's flag for the processor to compile for; None for this one.
     Raises OSError or subprocess.SubprocessError where that fails.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    native = "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"
+    if target is None:
+        target = "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"
     with tempfile.TemporaryDirectory(prefix=".cpu-", dir=path.parent, ignore_cleanup_errors=True) as scratch:
         made = Path(scratch) / path.name
-        command = [*compiler, *FLAGS, native, str(SOURCES / "sweep.cpp"), "-o", str(made)]
+        command = [*compiler, *FLAGS, target, str(SOURCES / "sweep.cpp"), "-o", str(made)]
         subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=TIMEOUT_S)
         made.replace(path)

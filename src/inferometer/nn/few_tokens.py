@@ -87,13 +87,13 @@ class FewTokens:
         spec = model.spec
         self._library = library
         self._held: list[Tensor] = []
-        self._dtype = model.dtype
+        self._bfloat16 = model.dtype == torch.bfloat16
         self._layers = (_Layer * spec.layers)(*(self._layer(cast("Layer", layer), spec) for layer in model.layers))
         table = torch.tensor(slopes(spec.heads)) if isinstance(spec.positions, Alibi) else None
         final = model.final_norm
         self._model = _Model(
             spec.layers, spec.hidden, spec.heads, spec.kv_heads, spec.head_size, spec.feed_forward,
-            self._dtype == torch.bfloat16, spec.norm == "rms", spec.norm_placement == "post", spec.residual_after_norm, spec.gated,
+            self._bfloat16, spec.norm == "rms", spec.norm_placement == "post", spec.residual_after_norm, spec.gated,
             get_args(Activation).index(spec.activation), spec.norm_epsilon, self._hold(table), ctypes.addressof(self._layers),
             _Norm() if final is None else self._norm(final), final is not None,
         )  # fmt: skip
@@ -149,9 +149,13 @@ class FewTokens:
         hidden = hidden.contiguous()
         out = hidden.new_empty(hidden.shape[0], self._head.outputs)
         self._library.run_linear(
-            ctypes.byref(self._head), ctypes.c_int32(self._dtype == torch.bfloat16), ctypes.c_int64(hidden.shape[0]),
-            ctypes.c_void_p(hidden.data_ptr()), ctypes.c_void_p(out.data_ptr()), ctypes.byref(self._library.openmp()),
-        )  # fmt: skip
+            ctypes.byref(self._head),
+            self._bfloat16,
+            hidden.shape[0],
+            hidden.data_ptr(),
+            out.data_ptr(),
+            ctypes.byref(self._library.openmp()),
+        )
         return out
 
     def greedy(self, logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -163,9 +167,14 @@ class FewTokens:
         rows, vocabulary = logits.shape
         tokens, logprobs = torch.empty(rows, dtype=torch.int64), torch.empty(rows, dtype=torch.float32)
         self._library.run_greedy(
-            ctypes.c_int32(self._dtype == torch.bfloat16), ctypes.c_int64(rows), ctypes.c_int64(vocabulary), ctypes.c_void_p(logits.data_ptr()),
-            ctypes.c_void_p(tokens.data_ptr()), ctypes.c_void_p(logprobs.data_ptr()), ctypes.byref(self._library.openmp()),
-        )  # fmt: skip
+            self._bfloat16,
+            rows,
+            vocabulary,
+            logits.data_ptr(),
+            tokens.data_ptr(),
+            logprobs.data_ptr(),
+            ctypes.byref(self._library.openmp()),
+        )
         return tokens, logprobs
 
     def _layer(self, layer: Layer, spec: ModelSpec) -> _Layer:

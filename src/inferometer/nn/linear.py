@@ -58,7 +58,7 @@ def _layout(packed: Tensor, weight: Tensor) -> Layout | None:
     size = int(torch.ops.mkldnn._nbytes(packed)) // weight.element_size()
     address = int(torch.ops.mkldnn.data_ptr(packed))
     numbers = torch.frombuffer((ctypes.c_char * (size * weight.element_size())).from_address(address), dtype=weight.dtype)
-    for block in (32, 64, 48, 16):
+    for block in (32, 64):
         rows = -(-outputs // block) * block
         columns, rest = divmod(size, rows)
         if rest or columns % 2 or columns < inputs:
