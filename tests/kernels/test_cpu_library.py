@@ -57,7 +57,7 @@ def test_another_compiler_or_processor_or_source_has_a_library_of_its_own(tmp_pa
         patch.setattr(module, "_processor", lambda: "another")
         paths.add(module._path(["c++"]))
     shutil.copytree(module.SOURCES, tmp_path / "cpu")
-    (tmp_path / "cpu" / "sweep.cpp").write_text("//")
+    (tmp_path / "cpu" / "library.cpp").write_text("//")
     monkeypatch.setattr(module, "SOURCES", tmp_path / "cpu")
     paths.add(module._path(["c++"]))
     assert len(paths) == 4

@@ -42,7 +42,7 @@ class OpenMP(ctypes.Structure):
 class CpuLibrary:
     """The compiled kernels. most_tokens: the most rows that they take.
 
-    run_sweep, run_linear, run_greedy, scratch_bytes: as `cpu/sweep.cpp` declares them.
+    run_sweep, run_linear, run_greedy, scratch_bytes: as `cpu/library.cpp` declares them.
     """
 
     def __init__(self, path: Path) -> None:
@@ -127,6 +127,6 @@ def build(compiler: Sequence[str], path: Path, target: str | None = None) -> Non
         target = "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"
     with tempfile.TemporaryDirectory(prefix=".cpu-", dir=path.parent, ignore_cleanup_errors=True) as scratch:
         made = Path(scratch) / path.name
-        command = [*compiler, *FLAGS, target, str(SOURCES / "sweep.cpp"), "-o", str(made)]
+        command = [*compiler, *FLAGS, target, str(SOURCES / "library.cpp"), "-o", str(made)]
         subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=TIMEOUT_S)
         made.replace(path)

@@ -82,7 +82,8 @@ void rows_major(const T* w, int64_t stride, int64_t count, const T* x, int64_t x
 
 // A block of outputs, as far as they are there; the layout is that of a Linear with blocks.
 template <int R>
-void pairs(const Bfloat16* w, int64_t block, int64_t count, const Bfloat16* x, int64_t x_stride, int64_t stride, float* out, const Bfloat16* ahead) {
+void pairs(const Bfloat16* w, int64_t block, int64_t count, const Bfloat16* x, int64_t x_stride, int64_t stride, float* out,
+           const Bfloat16* ahead) {
     const int64_t bytes = 2 * stride * block;
     for (int64_t column = 0; column < count; column += 2 * W) {
         Floats sums[R][2] = {};
@@ -136,7 +137,9 @@ template <class T> const void* chunk_at(const Linear& map, int64_t chunk) {
     return (const T*)map.weight + chunk * chunk_size(map) * map.stride;
 }
 
-template <class T> void multiply_by_vectors(const Linear& map, int64_t first, int64_t count, int64_t rows, const T* x, int64_t x_stride, float* out, const void* ahead) {
+template <class T>
+void multiply_by_vectors(const Linear& map, int64_t first, int64_t count, int64_t rows, const T* x, int64_t x_stride, float* out,
+                         const void* ahead) {
     for (int64_t row = 0; row < rows; row += GROUP) {
         const T* from = x + row * x_stride;
         float* to = out + row * WIDEST_CHUNK;
@@ -156,7 +159,8 @@ template <class T> void multiply_by_vectors(const Linear& map, int64_t first, in
 
 // x (rows, x_stride) times a chunk of the weight, plus bias: out (rows, WIDEST_CHUNK). Returns how many outputs those are.
 // Memory behind the last row of x must be there up to a multiple of 16 rows, whatever it holds.
-template <class T> int64_t multiply(const Linear& map, int64_t chunk, int64_t rows, const T* x, int64_t x_stride, float* out, const void* ahead) {
+template <class T>
+int64_t multiply(const Linear& map, int64_t chunk, int64_t rows, const T* x, int64_t x_stride, float* out, const void* ahead) {
     const int64_t first = chunk * chunk_size(map);
     const int64_t count = map.outputs - first < chunk_size(map) ? map.outputs - first : chunk_size(map);
     bool done = false;
@@ -165,7 +169,8 @@ template <class T> int64_t multiply(const Linear& map, int64_t chunk, int64_t ro
         if (map.block % 32 == 0 && map.block && map.stride % 32 == 0 && tiles_allowed()) {
             const T* w = (const T*)map.weight + first * map.stride;
             for (int64_t column = 0; column < count; column += 32)
-                pairs_by_tiles(w + 2 * column, map.block, rows, x, x_stride, map.stride, out + column, WIDEST_CHUNK, column > 0, (const char*)ahead);
+                pairs_by_tiles(w + 2 * column, map.block, rows, x, x_stride, map.stride, out + column, WIDEST_CHUNK, column > 0,
+                               (const char*)ahead);
             done = true;
         }
 #endif

@@ -58,7 +58,8 @@ inline void pairs_by_tiles(const Bfloat16* w, int64_t block, int64_t rows, const
     for (int64_t k = 0; k < stride; k += 32) {
         const char* at = (const char*)w + k / 32 * step;
         if (!again) {
-            const char* later = k + distance < stride ? at + distance / 32 * step : ahead ? ahead + (k + distance - stride) / 32 * step : at;
+            const char* after = ahead ? ahead + (k + distance - stride) / 32 * step : at;
+            const char* later = k + distance < stride ? at + distance / 32 * step : after;
             for (int64_t line = 0; line < step; line += 64) __builtin_prefetch(later + line, 0, 2);
         }
         _tile_loadd(6, at, 4 * block);

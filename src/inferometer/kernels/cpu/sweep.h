@@ -2,123 +2,11 @@
 //
 // Sums, the residual stream and what lies between a linear map and its activation are float32; what a linear map reads, and keys and
 // values, are of the model's type.
+#pragma once
 #include <cmath>
-#include <memory>
-#include <new>
-#include <type_traits>
 
-#include "attention.h"
-#include "greedy.h"
-#include "linear.h"
-
-namespace {
-
-struct Norm {
-    const float *weight, *bias;
-};
-
-struct Layer {
-    Norm attention_norm, feed_forward_norm;
-    Linear qkv, output, up, down;
-    float scale;
-};
-
-struct Model {
-    int64_t layers, hidden, heads, kv_heads, head_size, feed_forward;
-    int32_t bfloat16, rms, post, residual_after_norm, gated, activation;
-    float epsilon;
-    const float* slopes;
-    const Layer* layer;
-    Norm final_norm;
-    int32_t has_final_norm;
-};
-
-// x: (tokens, hidden) in, and out. cos, sin: float32 (tokens, head_size) or null. positions: of the tokens in their sequences.
-// places: where their keys and values go. seats: their rows in the table of pages. scratch: as many bytes as scratch_bytes says.
-struct Sweep {
-    int64_t tokens;
-    void* x;
-    const float *cos, *sin;
-    const int64_t *positions, *places;
-    const int32_t *seats, *table;
-    int64_t table_stride, page_size;
-    void *keys, *values;
-    int64_t layer_stride;
-    void* scratch;
-};
-
-enum Activation { RELU, RELU_SQUARED, GELU, GELU_TANH, GELU_QUICK, SILU, TANH, SIGMOID, MISH, LEAKY_RELU, IDENTITY };
-
-Floats tanh_of(Floats x) {
-    // Near zero, where 1 - 1 would be left of the formula, by its series.
-    const Floats square = x * x;
-    const Floats series = x * (1.0f - square * (0.333333333f - square * (0.133333333f - square * 0.0539682540f)));
-    const Floats size = x < splat(0.0f) ? -x : x;
-    const Floats e = exponential(-2.0f * size);
-    const Floats far = (1.0f - e) / (1.0f + e);
-    return size < splat(0.2f) ? series : x < splat(0.0f) ? -far : far;
-}
-
-Floats activate(Floats x, int kind) {
-    switch (kind) {
-        case RELU: return x < splat(0.0f) ? splat(0.0f) : x;
-        case RELU_SQUARED: x = x < splat(0.0f) ? splat(0.0f) : x; return x * x;
-        case GELU: {
-            for (int i = 0; i < W; i++) x[i] = 0.5f * x[i] * (1.0f + erff(x[i] * 0.70710678f));
-            return x;
-        }
-        case GELU_TANH: return 0.5f * x * (1.0f + tanh_of(0.79788456f * (x + 0.044715f * x * x * x)));
-        case GELU_QUICK: return x / (1.0f + exponential(-1.702f * x));
-        case SILU: return x / (1.0f + exponential(-x));
-        case TANH: return tanh_of(x);
-        case SIGMOID: return 1.0f / (1.0f + exponential(-x));
-        case MISH: {
-            const Floats e = exponential(x > splat(20.0f) ? splat(20.0f) : x);
-            const Floats grown = e * (e + 2.0f);
-            return x * (grown / (grown + 2.0f));
-        }
-        case LEAKY_RELU: return x < splat(0.0f) ? 0.01f * x : x;
-        default: return x;
-    }
-}
-
-int64_t rounded(int64_t count) { return (count + 63) / 64 * 64; }
-
-// Where everything lies between the phases; rows of each are a multiple of 64 numbers apart.
-template <class T> struct Room {
-    Room(const Model& m, int64_t tokens, int64_t parts, char* at) {
-        hidden = rounded(m.hidden), heads = rounded((m.heads + 2 * m.kv_heads) * m.head_size);
-        attended_width = rounded(m.heads * m.head_size), inner = rounded(m.feed_forward), up_width = rounded((1 + m.gated) * m.feed_forward);
-        char* const begin = at;
-        const auto take = [&](auto*& p, int64_t count) {
-            p = (std::remove_reference_t<decltype(p)>)at;
-            at += rounded(count * sizeof *p);
-        };
-        take(shared, 1);
-        take(x, tokens * hidden);
-        take(base, tokens * hidden);
-        take(qkv, tokens * heads);
-        take(up, tokens * up_width);
-        take(partial, tokens * parts * m.heads * m.head_size);
-        take(most, tokens * parts * m.heads);
-        take(total, tokens * parts * m.heads);
-        const int64_t rows = (tokens + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
-        take(normed, rows * hidden);
-        take(attended, rows * attended_width);
-        take(activated, rows * inner);
-        bytes = at - begin;
-    }
-    int64_t hidden, heads, attended_width, inner, up_width, bytes;
-    Shared* shared;
-    float *x, *base, *qkv, *up, *partial, *most, *total;
-    T *normed, *attended, *activated;
-};
-
-int64_t parts_of(const Sweep& s) {
-    int64_t longest = 0;
-    for (int64_t t = 0; t < s.tokens; t++) longest = s.positions[t] + 1 > longest ? s.positions[t] + 1 : longest;
-    return (longest + PART - 1) / PART;
-}
+#include "activation.h"
+#include "model.h"
 
 template <class T> class Run {
   public:
@@ -169,7 +57,10 @@ template <class T> class Run {
 
     // The norm of x: `normed` is it, and `base` its float32.
     void norms(const Norm& weights) {
-        team.share(s.tokens, [&](int64_t t, int64_t) { norm(weights, room.x + t * room.hidden, room.normed + t * room.hidden, room.base + t * room.hidden); });
+        team.share(s.tokens, [&](int64_t t, int64_t) {
+            const int64_t at = t * room.hidden;
+            norm(weights, room.x + at, room.normed + at, room.base + at);
+        });
     }
 
     void copy() {
@@ -221,7 +112,10 @@ template <class T> class Run {
         if (!m.gated) {
             linear(l.up, room.normed, room.hidden, &l.down, [&](int64_t t, int64_t first, int64_t count, const float* y) {
                 T* to = room.activated + t * room.inner + first;
-                for (int64_t i = 0; i < count; i += W) put(activate(i + W <= count ? load(y + i) : load_part(y + i, count - i), m.activation), to + i, count - i);
+                for (int64_t i = 0; i < count; i += W) {
+                    const Floats v = i + W <= count ? load(y + i) : load_part(y + i, count - i);
+                    put(activate(v, m.activation), to + i, count - i);
+                }
             });
         } else if (width % size == 0) {
             // Gate and value of the same place by the same thread, so that they meet at once.
@@ -234,7 +128,8 @@ template <class T> class Run {
                 for (int64_t t = 0; t < s.tokens; t++)
                     for (int64_t i = 0; i < size; i += W) {
                         const int64_t at = t * WIDEST_CHUNK + i;
-                        put(activate(load(gate + at), m.activation) * load(value + at), room.activated + t * room.inner + chunk * size + i, size - i);
+                        T* const to = room.activated + t * room.inner + chunk * size + i;
+                        put(activate(load(gate + at), m.activation) * load(value + at), to, size - i);
                     }
             });
         } else {
@@ -245,7 +140,8 @@ template <class T> class Run {
                 const float *gate = room.up + t * room.up_width, *value = gate + width;
                 for (int64_t i = 0; i < width; i += W) {
                     const int64_t left = width - i < W ? width - i : W;
-                    put(activate(load_part(gate + i, left), m.activation) * load_part(value + i, left), room.activated + t * room.inner + i, left);
+                    const Floats v = activate(load_part(gate + i, left), m.activation) * load_part(value + i, left);
+                    put(v, room.activated + t * room.inner + i, left);
                 }
             });
         }
@@ -315,9 +211,10 @@ template <class T> class Run {
         for (int64_t part = 1; part < own; part++) most = room.most[at(part)] > most ? room.most[at(part)] : most;
         T* to = room.attended + t * room.attended_width + head * size;
         for (int64_t part = 0; part < own; part++) sum += room.total[at(part)] * expf(room.most[at(part)] - most);
+        for (int64_t part = 0; part < own; part++) room.total[at(part)] = expf(room.most[at(part)] - most) / sum;  // now its weight
         for (int64_t i = 0; i < size; i++) {
             float value = 0;
-            for (int64_t part = 0; part < own; part++) value += room.partial[at(part) * size + i] * (expf(room.most[at(part)] - most) / sum);
+            for (int64_t part = 0; part < own; part++) value += room.partial[at(part) * size + i] * room.total[at(part)];
             narrow(value, to + i);
         }
     }
@@ -328,107 +225,3 @@ template <class T> class Run {
     const int64_t parts;
     Team team;
 };
-
-// What the threads of the OpenMP that torch runs on are started and told apart with.
-struct OpenMP {
-    void (*parallel)(void (*)(void*), void*, unsigned, unsigned);
-    int (*thread)();
-    int (*threads)();
-    int32_t wanted;
-};
-
-template <class F> void in_parallel(const OpenMP& omp, F f) {
-    if (omp.wanted < 2) return f(1, 0);
-    struct Call {
-        const OpenMP& omp;
-        F& f;
-    } call{omp, f};
-    const auto enter = [](void* data) {
-        Call& call = *(Call*)data;
-        call.f(call.omp.threads(), call.omp.thread());
-    };
-    omp.parallel(enter, &call, unsigned(omp.wanted < MOST_THREADS ? omp.wanted : MOST_THREADS), 0);
-}
-
-template <class T> void sweep(const Model& model, const Sweep& s, const OpenMP& omp) {
-    const int64_t parts = parts_of(s);
-    const Room<T> room(model, s.tokens, parts, (char*)s.scratch);
-    new (room.shared) Shared;
-    in_parallel(omp, [&](int threads, int id) { Run<T>(model, s, room, parts, Team(*room.shared, threads, id)).all(); });
-}
-
-template <class T> void project(const Linear& map, int64_t rows, const T* x, T* out, const OpenMP& omp) {
-    Shared shared;
-    const auto put = [&](const float* y, int64_t row_stride, int64_t stride, int64_t chunk, int64_t count) {
-        for (int64_t t = 0; t < rows; t++) {
-            T* to = out + t * map.outputs + chunk * chunk_size(map);
-            for (int64_t i = 0; i < count; i++) narrow(y[t * row_stride + i * stride], to + i);
-        }
-    };
-#if TILES
-    if constexpr (sizeof(T) == 2)
-        if (map.inputs % 32 == 0 && map.inputs <= WIDEST_COLUMNS && map.outputs % TILE_ROWS == 0 && tiles_allowed()) {
-            const int64_t width = rows > TILE_ROWS ? 2 * TILE_ROWS : TILE_ROWS;
-            static thread_local Bfloat16 columns[WIDEST_COLUMNS * 2 * TILE_ROWS];
-            for (int64_t k = 0; k < map.inputs; k += 2)
-                for (int64_t t = 0; t < width; t++)
-                    for (int64_t i = 0; i < 2; i++) columns[k * width + 2 * t + i] = t < rows ? x[t * map.inputs + k + i] : T{0};
-            const Bfloat16* from = columns;  // of this thread, which the others read
-            return in_parallel(omp, [&](int threads, int id) {
-                const Tiles tiles;
-                Team(shared, threads, id).share(map.outputs / TILE_ROWS, [&](int64_t chunk, int64_t next) {
-                    float y[TILE_ROWS * 2 * TILE_ROWS];
-                    const T* w = (const T*)chunk_at<T>(map, chunk);
-                    rows_by_tiles(w, map.inputs, width, from, y, next < 0 ? w : (const T*)chunk_at<T>(map, next));
-                    put(y, 1, width, chunk, TILE_ROWS);
-                });
-            });
-        }
-#endif
-    in_parallel(omp, [&](int threads, int id) {
-        Team(shared, threads, id).share(chunks_of(map), [&](int64_t chunk, int64_t next) {
-            float y[MOST_TOKENS * WIDEST_CHUNK];
-            const int64_t count = multiply(map, chunk, rows, x, map.inputs, y, next < 0 ? nullptr : chunk_at<T>(map, next));
-            put(y, WIDEST_CHUNK, 1, chunk, count);
-        });
-    });
-}
-
-template <class T> void choose(int64_t rows, int64_t vocabulary, const T* scores, int64_t* tokens, float* logprobs, const OpenMP& omp) {
-    const int64_t parts = (vocabulary + SCORES - 1) / SCORES;
-    const auto found = std::make_unique<Best[]>(rows * parts);
-    Shared shared;
-    in_parallel(omp, [&](int threads, int id) {
-        Team(shared, threads, id).share(rows * parts, [&](int64_t task, int64_t) {
-            const int64_t first = task % parts * SCORES, left = vocabulary - first;
-            found[task] = best_of(scores + task / parts * vocabulary + first, left < SCORES ? left : SCORES, first);
-        });
-    });
-    for (int64_t row = 0; row < rows; row++) {
-        const Best best = best_of(found.get() + row * parts, parts);
-        tokens[row] = best.at;
-        logprobs[row] = best.total;
-    }
-}
-
-}  // namespace
-
-extern "C" __attribute__((visibility("default"))) int64_t most_tokens() { return MOST_TOKENS; }
-
-extern "C" __attribute__((visibility("default"))) int64_t scratch_bytes(const Model* model, const Sweep* s) {
-    return model->bfloat16 ? Room<Bfloat16>(*model, s->tokens, parts_of(*s), nullptr).bytes : Room<float>(*model, s->tokens, parts_of(*s), nullptr).bytes;
-}
-
-extern "C" __attribute__((visibility("default"))) void run_sweep(const Model* model, const Sweep* s, const OpenMP* omp) {
-    if (model->bfloat16) sweep<Bfloat16>(*model, *s, *omp); else sweep<float>(*model, *s, *omp);
-}
-
-// x (rows, inputs) weight^T -> out (rows, outputs), for a weight without blocks.
-extern "C" __attribute__((visibility("default"))) void run_linear(const Linear* map, int32_t bfloat16, int64_t rows, const void* x, void* out, const OpenMP* omp) {
-    if (bfloat16) project(*map, rows, (const Bfloat16*)x, (Bfloat16*)out, *omp); else project(*map, rows, (const float*)x, (float*)out, *omp);
-}
-
-// scores (rows, vocabulary): the best token of each row, and its log-probability.
-extern "C" __attribute__((visibility("default"))) void run_greedy(int32_t bfloat16, int64_t rows, int64_t vocabulary, const void* scores, int64_t* tokens, float* logprobs, const OpenMP* omp) {
-    if (bfloat16) choose(rows, vocabulary, (const Bfloat16*)scores, tokens, logprobs, *omp); else choose(rows, vocabulary, (const float*)scores, tokens, logprobs, *omp);
-}
