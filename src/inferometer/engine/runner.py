@@ -18,6 +18,7 @@ from inferometer.engine.flight import Flight, Scores, fetch_scores
 from inferometer.engine.graph import Graph
 from inferometer.engine.sampled import Sampled
 from inferometer.engine.sampler import SamplingBatch, sample
+from inferometer.engine.sampling_plan import GREEDY
 from inferometer.engine.sampling_state import SamplingState
 from inferometer.engine.staging import Staged, pack, table_entries
 from inferometer.engine.sweep_graphs import SweepGraphs
@@ -83,7 +84,7 @@ class Runner:
         sequences, batch = self._align(pieces)
         if batch is None:
             return Flight((), None, scores, _arrival(scores))
-        sampled = sample(self.model.logits(hidden.index_select(0, staged.last)), batch)
+        sampled = self._sample(self.model.logits(hidden.index_select(0, staged.last)), batch)
         return self._finish(sequences, batch, sampled, staged.sampled_seats, scores)
 
     def _replay(self, decoding: Facts, prompts: Facts, pieces: Many[Share], graphs: SweepGraphs) -> Flight:
@@ -114,6 +115,13 @@ class Runner:
         entering = [share.sequence for share in pieces if share.samples]
         sequences = (*continuing, *entering) if entering else continuing
         return sequences, self._sampling.align(continuing, entering) if sequences else None
+
+    def _sample(self, logits: Tensor, batch: SamplingBatch) -> Sampled:
+        """`sample`, in one pass over the logits where a CPU has the kernel and no row wants more than its best token."""
+        work, few = batch.plan(), self.model.few_tokens
+        if few is None or work.signature != GREEDY:
+            return sample(logits, batch)
+        return Sampled(*few.greedy(logits), None, None, work.top_counts)
 
     def _run(self, sampler: CapturedSampler, logits: Tensor) -> None:
         if sampler.replay is not None:

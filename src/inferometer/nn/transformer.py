@@ -13,6 +13,7 @@ from inferometer.model.spec import LearnedPositions, ModelSpec, Rotary
 from inferometer.nn.attention import sweep_context
 from inferometer.nn.batch import RaggedBatch
 from inferometer.nn.cache import PagedCache
+from inferometer.nn.few_tokens import FewTokens
 from inferometer.nn.layers import Layer, Norm
 from inferometer.nn.linear import Linear, head_logits
 from inferometer.nn.residency import AllResident, Residency
@@ -71,10 +72,12 @@ class Head(nn.Module):
         self.weight = None if spec.tied_head else nn.Parameter(torch.empty(spec.vocabulary, spec.embedding), requires_grad=False)
         self.launches: Launches = {}
 
-    def forward(self, hidden: Tensor, token_table: Tensor, out: Tensor | None = None) -> Tensor:
-        """(rows, hidden) -> (rows, vocabulary), in `out` if that is given."""
+    def forward(self, hidden: Tensor, token_table: Tensor, out: Tensor | None = None, few: FewTokens | None = None) -> Tensor:
+        """(rows, hidden) -> (rows, vocabulary), in `out` if that is given, which is for GPUs."""
         if self.projection is not None:
             hidden = self.projection(hidden)
+        if few is not None and few.projects(hidden):
+            return few.project(hidden)
         return head_logits(hidden, token_table if self.weight is None else self.weight, self.launches, out)
 
 
@@ -96,6 +99,7 @@ class Transformer(nn.Module):
         self.to(dtype).to_empty(device=device)
         self.rotary = RotaryEmbedding(spec.positions, spec.head_size, device) if isinstance(spec.positions, Rotary) else None
         self.residency: Residency = AllResident()
+        self.few_tokens: FewTokens | None = None
         self.eval()
 
     @property
@@ -109,13 +113,15 @@ class Transformer(nn.Module):
         return self.embedding.token.weight.device
 
     def pack(self) -> None:
-        """Puts the layers' matrices into the layout that the CPU's matrix instructions read, in place of the plain one.
+        """Puts the layers' matrices into the layout that the CPU's matrix instructions read, in place of the plain one, and readies the
+        kernels for sweeps of few tokens. To be called once the weights are there.
 
-        From then on `state_dict` holds only the shapes of what was packed. Does nothing on other devices and in other dtypes.
+        From then on `state_dict` holds only the shapes of what was packed. Does nothing on other devices.
         """
         for module in self.modules():
             if isinstance(module, Linear):
                 module.pack()
+        self.few_tokens = FewTokens.of(self)
 
     def forward(self, batch: RaggedBatch, cache: PagedCache | None = None, logits: Literal["last", "all"] = "last") -> Tensor:
         """Logits after each sequence's last token (sequences, vocabulary), or after every token (tokens, vocabulary)."""
@@ -129,6 +135,8 @@ class Transformer(nn.Module):
         """
         rotation = None if self.rotary is None else self.rotary.tables(batch.positions, batch.rotary_lengths, self.dtype)
         x: Tensor = self.embedding(batch)
+        if self.few_tokens is not None and cache is not None and self.few_tokens.serves(batch, cache):
+            return self.few_tokens.sweep(x, batch, cache, rotation)
         stream = Stream(x)
         sweep = sweep_context(batch, self.spec, cache, rotation, x)
         with attention_kernels(x.device):
@@ -148,7 +156,7 @@ class Transformer(nn.Module):
         """
         if self.head is None:
             raise ValueError("an encoder has no logits")
-        scores: Tensor = self.head(hidden, self.embedding.token.weight, out)
+        scores: Tensor = self.head(hidden, self.embedding.token.weight, out, self.few_tokens)
         return scores
 
     def log_probabilities(self, hidden: Tensor, targets: Tensor, *, chunk: int = 256) -> Tensor:

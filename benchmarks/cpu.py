@@ -1,0 +1,160 @@
+"""Decoding on the CPU beside transformers: the embedded model, all contestants in one process, in turns of a few steps each.
+
+Other work on the machine slows both alike from turn to turn, so what counts are the ratios: the median over turns of (theirs / ours), and
+the ratio of the best steps. The bound of a step is its bytes over the rate at which the threads read a buffer as large, in the same turns.
+
+    python benchmarks/cpu.py [--turns N] [--steps N] [--context N] [--output FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from inferometer import LLM, SamplingParams
+from inferometer.bench.backend import Backend
+from inferometer.bench.calibrate import calibrate
+from inferometer.bench.check import check
+from inferometer.bench.environment import environment
+from inferometer.bench.hf import HFBackend
+from inferometer.bench.native import NativeBackend
+from inferometer.bench.prompts import text_prompts
+from inferometer.engine.device import resolve_dtype
+from inferometer.estimate.bound import bound
+from inferometer.estimate.limits import limits
+from inferometer.hardware.catalogue import find_device
+from inferometer.model.description import describe, with_weights
+from inferometer.model.families import family
+from inferometer.model.formats import Formats
+from inferometer.model.step import decode
+from inferometer.model.work import work
+from inferometer.nn.load import open_source
+from inferometer.nn.names import fitted
+from inferometer.text.load import load_tokenizer
+
+DEVICE = torch.device("cpu")
+# rows, our dtype, theirs, and the speed-up that is asked for, if any.
+CASES: tuple[tuple[int, str, str, float | None], ...] = (
+    (1, "float32", "float32", 1.5),
+    (1, "bfloat16", "bfloat16", 1.5),
+    (4, "float32", "float32", None),
+    (8, "float32", "float32", None),
+    (8, "bfloat16", "float32", 3.0),
+    (16, "bfloat16", "float32", None),
+)
+WARM_UP = 3
+BUFFER_BYTES = 540_000_000
+
+
+def transformers_backend(dtype: str) -> HFBackend:
+    """The embedded model in transformers."""
+    described = with_weights(describe(None))
+    with closing(open_source(described)) as source:
+        spec = fitted(described.spec, source, family(described.spec.family))
+        return HFBackend(described.config, spec, source, DEVICE, resolve_dtype(dtype, DEVICE, None))
+
+
+def turn(backend: Backend, prompts: Sequence[Sequence[int]], steps: int) -> list[float]:
+    """Milliseconds of each of some decode steps behind the prompts."""
+    params = SamplingParams(max_new_tokens=WARM_UP + steps + 1, ignore_eos=True)
+    backend.prepare(len(prompts), len(prompts[0]) + params.max_new_tokens)
+    backend.prefill(prompts, params)
+    times = []
+    for _ in range(WARM_UP + steps):
+        begin = time.perf_counter()
+        backend.decode()
+        times.append((time.perf_counter() - begin) * 1000)
+    backend.finish()
+    return times[WARM_UP:]
+
+
+class Reading:
+    """The rate at which the threads read: a matrix times a vector, as a decode step does."""
+
+    def __init__(self) -> None:
+        self.matrix = torch.ones(BUFFER_BYTES // 4 // 4096, 4096)
+        self.vector = torch.ones(4096)
+        self.rates: list[float] = []
+
+    def measure(self) -> None:
+        """Twice, the better one kept."""
+        seconds = []
+        for _ in range(2):
+            begin = time.perf_counter()
+            torch.mv(self.matrix, self.vector)
+            seconds.append(time.perf_counter() - begin)
+        self.rates.append(self.matrix.nbytes / min(seconds))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--turns", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--context", type=int, default=128, help="tokens of each prompt")
+    parser.add_argument("--output", help="file to append records to")
+    arguments = parser.parse_args()
+    measured = calibrate("cpu", budget_s=4)
+    device = find_device(measured.slug or "cpu")
+    assert device is not None
+    ceilings = limits(device, measured)
+    about = {
+        "device_name": measured.device_name,
+        "copy_bytes_s": measured.copy_bandwidth_bytes_s,
+        "bf16_flop_s": measured.matmul_flop_s.get("bfloat16"),
+        "environment": environment(DEVICE),
+    }
+    tokenizer = load_tokenizer(describe(None).path)
+    with ExitStack() as stack:
+        ours, theirs = {}, {}
+        for dtype in ("float32", "bfloat16"):
+            theirs[dtype] = stack.enter_context(closing(transformers_backend(dtype)))
+            ours[dtype] = stack.enter_context(closing(NativeBackend(LLM(dtype=dtype, device="cpu"))))
+        spec = ours["float32"]._llm.spec
+        prompts = text_prompts(tokenizer, max(rows for rows, *_ in CASES), arguments.context, spec.vocabulary)
+        errors: dict[str, float] = {}
+        for dtype, backend in ours.items():
+            found = check(backend, theirs[dtype], prompts[:4], dtype=backend._llm.dtype, steps=8, loss=False, together=8)
+            assert found.passed, f"{dtype}: {found}"
+            assert found.max_error is not None
+            errors[dtype] = found.max_error
+            print(f"{dtype}: {found.method}: error {found.max_error:.2g}")
+        reading = Reading()
+        for rows, mine, other, gate in CASES:
+            first = len(reading.rates)
+            we: list[list[float]] = []
+            they: list[list[float]] = []
+            for _ in range(arguments.turns):
+                we.append(turn(ours[mine], prompts[:rows], arguments.steps))
+                they.append(turn(theirs[other], prompts[:rows], arguments.steps))
+                reading.measure()
+            ratios = [statistics.median(b) / statistics.median(a) for a, b in zip(we, they, strict=True)]
+            best, median = min(map(min, we)), statistics.median([ms for times in we for ms in times])
+            rate = max(reading.rates[first:])
+            contexts = [arguments.context + WARM_UP + arguments.steps // 2 + 2] * rows
+            least = bound(work(spec, decode(contexts), Formats(dtype=mine)), replace(ceilings, memory_bytes_s=rate)).ms
+            record: dict[str, Any] = {
+                "measured": "cpu decode", "model": spec.name, "batch_size": rows, "context": contexts[0], "dtype": mine, "hf_dtype": other,
+                "step_ms": median, "best_step_ms": best, "hf_step_ms": statistics.median([ms for times in they for ms in times]),
+                "hf_best_step_ms": min(map(min, they)), "speedup": statistics.median(ratios),
+                "speedup_of_best": min(map(min, they)) / best, "speedup_low": min(ratios), "speedup_high": max(ratios), "gate": gate,
+                "tok_s": rows * 1000 / median, "read_bytes_s": rate, "bound_ms": least, "of_bound": least / median,
+                "of_bound_best": least / best, "max_error": errors[mine],
+            }  # fmt: skip
+            for key, value in record.items():
+                print(f"  {key}: {value:.4g}" if isinstance(value, float) else f"  {key}: {value}")
+            print(flush=True)
+            if arguments.output:
+                with open(arguments.output, "a") as file:
+                    file.write(json.dumps({**record, **about}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

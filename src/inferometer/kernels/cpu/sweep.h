@@ -1,0 +1,227 @@
+// A sweep of few tokens through all layers of a transformer over a paged cache, as the torch modules in nn/ describe it.
+//
+// Sums, the residual stream and what lies between a linear map and its activation are float32; what a linear map reads, and keys and
+// values, are of the model's type.
+#pragma once
+#include <cmath>
+
+#include "activation.h"
+#include "model.h"
+
+template <class T> class Run {
+  public:
+    Run(const Model& model, const Sweep& sweep, const Room<T>& room, int64_t parts, Team team)
+        : m(model), s(sweep), room(room), parts(parts), team(team) {}
+
+    void all() {
+        const Tiles tiles;
+        team.share(s.tokens, [&](int64_t t, int64_t) {
+            const T* from = (const T*)s.x + t * m.hidden;
+            for (int64_t i = 0; i < m.hidden; i++) room.x[t * room.hidden + i] = widen(from[i]);
+            // What linear maps read beyond their inputs meets weights of zero, and must be finite.
+            for (int64_t i = m.hidden; i < room.hidden; i++) narrow(0, room.normed + t * room.hidden + i);
+            for (int64_t i = m.heads * m.head_size; i < room.attended_width; i++) narrow(0, room.attended + t * room.attended_width + i);
+            for (int64_t i = m.feed_forward; i < room.inner; i++) narrow(0, room.activated + t * room.inner + i);
+        });
+        for (int64_t i = 0; i < m.layers; i++) layer(i);
+        team.share(s.tokens, [&](int64_t t, int64_t) {
+            T* to = (T*)s.x + t * m.hidden;
+            const float* x = room.x + t * room.hidden;
+            if (m.has_final_norm) return norm(m.final_norm, x, to, nullptr);
+            for (int64_t i = 0; i < m.hidden; i++) narrow(x[i], to + i);
+        });
+    }
+
+  private:
+    void layer(int64_t index) {
+        const Layer& l = m.layer[index];
+        const Linear* after = index + 1 < m.layers ? &m.layer[index + 1].qkv : nullptr;
+        if (m.post) copy(); else norms(l.attention_norm);
+        linear(l.qkv, room.normed, room.hidden, &l.output, [&](int64_t t, int64_t first, int64_t count, const float* y) {
+            memcpy(room.qkv + t * room.heads + first, y, 4 * count);
+        });
+        attention(l.scale, index);
+        const float* residual = m.post || !m.residual_after_norm ? room.x : room.base;
+        const auto add = [&](int64_t t, int64_t first, int64_t count, const float* y) {
+            const int64_t at = t * room.hidden + first;
+            for (int64_t i = 0; i < count; i++) room.x[at + i] = residual[at + i] + y[i];
+        };
+        linear(l.output, room.attended, room.attended_width, &l.up, add);
+        norms(m.post ? l.attention_norm : l.feed_forward_norm);
+        if (m.post) residual = room.base;
+        feed_forward(l);
+        linear(l.down, room.activated, room.inner, after, add);
+        if (m.post) norms(l.feed_forward_norm);
+        if (m.post) carry();
+    }
+
+    // The norm of x: `normed` is it, and `base` its float32.
+    void norms(const Norm& weights) {
+        team.share(s.tokens, [&](int64_t t, int64_t) {
+            const int64_t at = t * room.hidden;
+            norm(weights, room.x + at, room.normed + at, room.base + at);
+        });
+    }
+
+    void copy() {
+        team.share(s.tokens, [&](int64_t t, int64_t) {
+            for (int64_t i = 0; i < m.hidden; i++) narrow(room.x[t * room.hidden + i], room.normed + t * room.hidden + i);
+        });
+    }
+
+    void carry() {
+        team.share(s.tokens, [&](int64_t t, int64_t) { memcpy(room.x + t * room.hidden, room.base + t * room.hidden, 4 * m.hidden); });
+    }
+
+    void norm(const Norm& weights, const float* x, T* to, float* also) const {
+        float mean = 0;
+        if (!m.rms) mean = total(x, [](Floats v) { return v; }) / m.hidden;
+        const Floats centre = splat(mean);
+        const float square = total(x, [&](Floats v) { return (v - centre) * (v - centre); }, mean * mean);
+        const float factor = 1.0f / sqrtf(square / m.hidden + m.epsilon);
+        for (int64_t i = 0; i < m.hidden; i++) {
+            float y = (x[i] - mean) * factor;
+            if (weights.weight) y *= weights.weight[i];
+            if (weights.bias) y += weights.bias[i];
+            narrow(y, to + i);
+            if (also) also[i] = y;
+        }
+    }
+
+    // The sum of f over a row. beyond: f of the zeros that fill up the last vector.
+    template <class F> float total(const float* x, F f, float beyond = 0) const {
+        Floats sums = {};
+        int64_t i = 0;
+        for (; i + W <= m.hidden; i += W) sums += f(load(x + i));
+        if (i < m.hidden) sums += f(load_part(x + i, m.hidden - i));
+        return sum(sums) - (i < m.hidden ? float(W - (m.hidden - i)) * beyond : 0.0f);
+    }
+
+    // epilogue(token, first output, count, values) for parts of x weight^T + bias. then: the map whose weights are wanted next.
+    template <class F> void linear(const Linear& map, const T* x, int64_t width, const Linear* then, F epilogue) {
+        const void* onward = then ? chunk_at<T>(*then, team.first(chunks_of(*then))) : nullptr;
+        team.share(chunks_of(map), [&](int64_t chunk, int64_t next) {
+            float y[MOST_TOKENS * WIDEST_CHUNK];
+            const int64_t count = multiply(map, chunk, s.tokens, x, width, y, next < 0 ? onward : chunk_at<T>(map, next));
+            for (int64_t t = 0; t < s.tokens; t++) epilogue(t, chunk * chunk_size(map), count, y + t * WIDEST_CHUNK);
+        });
+    }
+
+    void feed_forward(const Layer& l) {
+        const int64_t width = m.feed_forward, size = chunk_size(l.up);
+        if (!m.gated) {
+            linear(l.up, room.normed, room.hidden, &l.down, [&](int64_t t, int64_t first, int64_t count, const float* y) {
+                T* to = room.activated + t * room.inner + first;
+                for (int64_t i = 0; i < count; i += W) {
+                    const Floats v = i + W <= count ? load(y + i) : load_part(y + i, count - i);
+                    put(activate(v, m.activation), to + i, count - i);
+                }
+            });
+        } else if (width % size == 0) {
+            // Gate and value of the same place by the same thread, so that they meet at once.
+            const int64_t chunks = width / size;
+            const void* onward = chunk_at<T>(l.down, team.first(chunks_of(l.down)));
+            team.share(chunks, [&](int64_t chunk, int64_t next) {
+                float gate[MOST_TOKENS * WIDEST_CHUNK], value[MOST_TOKENS * WIDEST_CHUNK];
+                multiply(l.up, chunk, s.tokens, room.normed, room.hidden, gate, chunk_at<T>(l.up, chunk + chunks));
+                multiply(l.up, chunk + chunks, s.tokens, room.normed, room.hidden, value, next < 0 ? onward : chunk_at<T>(l.up, next));
+                for (int64_t t = 0; t < s.tokens; t++)
+                    for (int64_t i = 0; i < size; i += W) {
+                        const int64_t at = t * WIDEST_CHUNK + i;
+                        T* const to = room.activated + t * room.inner + chunk * size + i;
+                        put(activate(load(gate + at), m.activation) * load(value + at), to, size - i);
+                    }
+            });
+        } else {
+            linear(l.up, room.normed, room.hidden, &l.down, [&](int64_t t, int64_t first, int64_t count, const float* y) {
+                memcpy(room.up + t * room.up_width + first, y, 4 * count);
+            });
+            team.share(s.tokens, [&](int64_t t, int64_t) {
+                const float *gate = room.up + t * room.up_width, *value = gate + width;
+                for (int64_t i = 0; i < width; i += W) {
+                    const int64_t left = width - i < W ? width - i : W;
+                    const Floats v = activate(load_part(gate + i, left), m.activation) * load_part(value + i, left);
+                    put(v, room.activated + t * room.inner + i, left);
+                }
+            });
+        }
+    }
+
+    static void put(Floats v, T* to, int64_t count) {
+        for (int64_t i = 0; i < W && i < count; i++) narrow(v[i], to + i);
+    }
+
+    void attention(float scale, int64_t index) {
+        const int64_t size = m.head_size, group = m.heads / m.kv_heads, kv = m.kv_heads * size;
+        T* const keys = (T*)s.keys + index * s.layer_stride;
+        T* const values = (T*)s.values + index * s.layer_stride;
+        // All keys are in place before any is read: a sweep may bring several tokens of a sequence.
+        team.share(s.tokens * (m.heads + 2 * m.kv_heads), [&](int64_t task, int64_t) {
+            const int64_t t = task / (m.heads + 2 * m.kv_heads), head = task % (m.heads + 2 * m.kv_heads);
+            float* x = room.qkv + t * room.heads + head * size;
+            if (head < m.heads + m.kv_heads && s.cos) rotate(x, t);
+            if (head < m.heads) {
+                for (int64_t i = 0; i < size; i++) x[i] *= scale;
+                return;
+            }
+            if (s.places[t] < 0) return;
+            T* to = head < m.heads + m.kv_heads ? keys + (head - m.heads) * size : values + (head - m.heads - m.kv_heads) * size;
+            to += s.places[t] * kv;
+            for (int64_t i = 0; i < size; i++) narrow(x[i], to + i);
+        });
+        const int64_t bunches = (group + HEADS - 1) / HEADS;
+        team.share(s.tokens * parts * m.kv_heads * bunches, [&](int64_t task, int64_t) {
+            const int64_t bunch = task % bunches, head = task / bunches % m.kv_heads, part = task / bunches / m.kv_heads % parts;
+            const int64_t t = task / bunches / m.kv_heads / parts, context = s.positions[t] + 1;
+            const int64_t begin = part * PART, end = begin + PART < context ? begin + PART : context;
+            if (begin >= context) return;
+            const int32_t* table = s.table + s.seats[t] * s.table_stride;
+            const Pages<T> k{keys + head * size, table, s.page_size, kv}, v{values + head * size, table, s.page_size, kv};
+            const int64_t query = head * group + bunch * HEADS, at = (t * parts + part) * m.heads + query;
+            const float* slopes = m.slopes ? m.slopes + query : nullptr;
+            const float* q = room.qkv + t * room.heads + query * size;
+            float *out = room.partial + at * size, *most = room.most + at, *total = room.total + at;
+            switch (group - bunch * HEADS) {
+                case 1: attend<T, 1>(q, size, k, v, begin, end, context - 1, slopes, out, most, total); break;
+                case 2: attend<T, 2>(q, size, k, v, begin, end, context - 1, slopes, out, most, total); break;
+                case 3: attend<T, 3>(q, size, k, v, begin, end, context - 1, slopes, out, most, total); break;
+                default: attend<T, 4>(q, size, k, v, begin, end, context - 1, slopes, out, most, total);
+            }
+            if (parts == 1)
+                for (int64_t h = 0; h < HEADS && h < group - bunch * HEADS; h++) combine(t, query + h);
+        });
+        if (parts > 1) team.share(s.tokens * m.heads, [&](int64_t task, int64_t) { combine(task / m.heads, task % m.heads); });
+    }
+
+    void rotate(float* x, int64_t t) const {
+        const float *cos = s.cos + t * m.head_size, *sin = s.sin + t * m.head_size;
+        const int64_t half = m.head_size / 2;
+        for (int64_t i = 0; i < half; i++) {
+            const float low = x[i], high = x[i + half];
+            x[i] = low * cos[i] + high * sin[i];
+            x[i + half] = high * cos[i + half] + low * sin[i + half];
+        }
+    }
+
+    // The parts of a token's context, each with a scale of its own, to the attention of one head.
+    void combine(int64_t t, int64_t head) const {
+        const int64_t own = s.positions[t] / PART + 1, size = m.head_size;
+        const auto at = [&](int64_t part) { return (t * parts + part) * m.heads + head; };
+        float most = room.most[at(0)], sum = 0;
+        for (int64_t part = 1; part < own; part++) most = room.most[at(part)] > most ? room.most[at(part)] : most;
+        T* to = room.attended + t * room.attended_width + head * size;
+        for (int64_t part = 0; part < own; part++) sum += room.total[at(part)] * expf(room.most[at(part)] - most);
+        for (int64_t part = 0; part < own; part++) room.total[at(part)] = expf(room.most[at(part)] - most) / sum;  // now its weight
+        for (int64_t i = 0; i < size; i++) {
+            float value = 0;
+            for (int64_t part = 0; part < own; part++) value += room.partial[at(part) * size + i] * room.total[at(part)];
+            narrow(value, to + i);
+        }
+    }
+
+    const Model& m;
+    const Sweep& s;
+    const Room<T>& room;
+    const int64_t parts;
+    Team team;
+};

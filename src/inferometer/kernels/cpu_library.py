@@ -1,0 +1,132 @@
+"""The kernels for CPUs, in C++: compiled on the machine that runs them when they are first wanted, and kept in the cache folder.
+
+They are optional. Where there is no compiler, or it fails, torch's own operations do the same work.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from inferometer.model.store import cache_dir
+
+SOURCES: Final = Path(__file__).parent / "cpu"
+FLAGS: Final = ("-O3", "-std=c++17", "-shared", "-fPIC", "-fvisibility=hidden", "-w")
+TIMEOUT_S: Final = 120
+"""After which a compiler is given up: it takes seven seconds."""
+
+
+class OpenMP(ctypes.Structure):
+    """The threads of the OpenMP that torch runs on: a second one beside it would fight with it for the cores."""
+
+    _fields_ = (
+        ("parallel", ctypes.c_void_p),
+        ("thread", ctypes.c_void_p),
+        ("threads", ctypes.c_void_p),
+        ("wanted", ctypes.c_int32),
+    )
+
+
+class CpuLibrary:
+    """The compiled kernels. most_tokens: the most rows that they take.
+
+    run_sweep, run_linear, run_greedy, scratch_bytes: as `cpu/library.cpp` declares them.
+    """
+
+    def __init__(self, path: Path) -> None:
+        library, torch_library = ctypes.CDLL(str(path)), ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+        # Asked of torch's library, its dependencies answer too, whichever OpenMP that build brings.
+        names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
+        self._openmp = [ctypes.cast(torch_library[name], ctypes.c_void_p) for name in names]
+        pointer, number, flag = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+        library.most_tokens.restype = library.scratch_bytes.restype = number
+        library.scratch_bytes.argtypes = (pointer, pointer)
+        library.run_sweep.argtypes = (pointer, pointer, pointer)
+        library.run_linear.argtypes = (pointer, flag, number, pointer, pointer, pointer)
+        library.run_greedy.argtypes = (flag, number, number, pointer, pointer, pointer, pointer)
+        library.run_sweep.restype = library.run_linear.restype = library.run_greedy.restype = None
+        self.most_tokens: int = library.most_tokens()
+        self.scratch_bytes: Callable[..., int] = library.scratch_bytes
+        self.run_sweep: Callable[..., None] = library.run_sweep
+        self.run_linear: Callable[..., None] = library.run_linear
+        self.run_greedy: Callable[..., None] = library.run_greedy
+
+    def openmp(self) -> OpenMP:
+        """As many threads as torch uses now."""
+        return OpenMP(*self._openmp, torch.get_num_threads())
+
+
+@lru_cache(maxsize=1)
+def cpu_library() -> CpuLibrary | None:
+    """The kernels of this machine, compiled if need be; None where that cannot be done. A first time takes about seven seconds."""
+    compiler = _compiler()
+    if compiler is None:
+        return None
+    try:
+        path = _path(compiler)
+        if not path.is_file():
+            build(compiler, path)
+        try:
+            return CpuLibrary(path)
+        except OSError:  # a damaged file, or one for another system
+            build(compiler, path)
+            return CpuLibrary(path)
+    except (OSError, subprocess.SubprocessError, AttributeError):
+        return None
+
+
+def _compiler() -> list[str] | None:
+    """The command that compiles C++: CXX, or what the system calls so."""
+    named = shlex.split(os.environ.get("CXX", ""))
+    for command in [named] if named else [["c++"], ["g++"], ["clang++"]]:
+        if shutil.which(command[0]) is not None:
+            return command
+    return None
+
+
+def _path(compiler: list[str]) -> Path:
+    """Where the library lies: by everything that it depends on, as a home may be shared between machines."""
+    told = hashlib.sha256()
+    for part in (*compiler, *FLAGS, platform.machine(), _processor()):
+        told.update(part.encode() + b"\0")
+    for source in sorted(SOURCES.iterdir()):
+        if source.suffix in (".h", ".cpp"):
+            told.update(source.read_bytes())
+    return cache_dir() / "kernels" / f"cpu-{told.hexdigest()[:16]}.so"
+
+
+def _processor() -> str:
+    """The processor as the compiler sees it: the instructions that it has."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return "\n".join(sorted({line for line in lines if line.startswith(("flags", "Features", "model name", "cpu family", "model\t"))}))
+
+
+def build(compiler: Sequence[str], path: Path, target: str | None = None) -> None:
+    """Compiles into a folder of its own first, so that another process never sees half a library.
+
+    target: the compiler's flag for the processor to compile for; None for this one.
+    Raises OSError or subprocess.SubprocessError where that fails.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if target is None:
+        target = "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"
+    with tempfile.TemporaryDirectory(prefix=".cpu-", dir=path.parent, ignore_cleanup_errors=True) as scratch:
+        made = Path(scratch) / path.name
+        command = [*compiler, *FLAGS, target, str(SOURCES / "library.cpp"), "-o", str(made)]
+        subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=TIMEOUT_S)
+        made.replace(path)

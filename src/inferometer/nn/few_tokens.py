@@ -1,0 +1,211 @@
+"""Sweeps of few tokens on a CPU: all layers in one call of the compiled kernels, which read every weight once.
+
+The modules of `nn/layers.py` are the reference. There a sweep is some 25 torch operations a layer, and the products of matrices with few
+rows come to two thirds of the memory's bandwidth.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any, Final, cast, get_args
+
+import torch
+from torch import Tensor
+
+from inferometer.kernels.cpu_library import CpuLibrary, cpu_library
+from inferometer.model.spec import Activation, Alibi, ModelSpec
+from inferometer.nn.alibi import slopes
+from inferometer.nn.batch import RaggedBatch
+from inferometer.nn.cache import PagedCache
+from inferometer.nn.residency import AllResident
+
+if TYPE_CHECKING:
+    from inferometer.nn.layers import Layer, Norm
+    from inferometer.nn.linear import Linear
+    from inferometer.nn.transformer import Transformer
+
+DTYPES: Final = (torch.float32, torch.bfloat16)
+
+
+class _Norm(ctypes.Structure):
+    _fields_ = (("weight", ctypes.c_void_p), ("bias", ctypes.c_void_p))
+
+
+class _Linear(ctypes.Structure):
+    _fields_ = (
+        ("weight", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("outputs", ctypes.c_int64),
+        ("inputs", ctypes.c_int64),
+        ("stride", ctypes.c_int64),
+        ("block", ctypes.c_int64),
+    )
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = (
+        ("attention_norm", _Norm),
+        ("feed_forward_norm", _Norm),
+        ("qkv", _Linear),
+        ("output", _Linear),
+        ("up", _Linear),
+        ("down", _Linear),
+        ("scale", ctypes.c_float),
+    )
+
+
+class _Model(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("layers", "hidden", "heads", "kv_heads", "head_size", "feed_forward")),
+        *((name, ctypes.c_int32) for name in ("bfloat16", "rms", "post", "residual_after_norm", "gated", "activation")),
+        ("epsilon", ctypes.c_float),
+        ("slopes", ctypes.c_void_p),
+        ("layer", ctypes.c_void_p),
+        ("final_norm", _Norm),
+        ("has_final_norm", ctypes.c_int32),
+    )
+
+
+class _Sweep(ctypes.Structure):
+    _fields_ = (
+        ("tokens", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("x", "cos", "sin", "positions", "places", "seats", "table")),
+        ("table_stride", ctypes.c_int64),
+        ("page_size", ctypes.c_int64),
+        ("keys", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+        ("layer_stride", ctypes.c_int64),
+        ("scratch", ctypes.c_void_p),
+    )
+
+
+class FewTokens:
+    """The kernels' view of a model whose weights are loaded and packed; what it points to is kept alive."""
+
+    def __init__(self, model: Transformer, library: CpuLibrary) -> None:
+        """Raises ValueError where a weight lies in a way that the kernels cannot read."""
+        spec = model.spec
+        self._library = library
+        self._held: list[Tensor] = []
+        self._bfloat16 = model.dtype == torch.bfloat16
+        self._layers = (_Layer * spec.layers)(*(self._layer(cast("Layer", layer), spec) for layer in model.layers))
+        table = torch.tensor(slopes(spec.heads)) if isinstance(spec.positions, Alibi) else None
+        final = model.final_norm
+        self._model = _Model(
+            spec.layers, spec.hidden, spec.heads, spec.kv_heads, spec.head_size, spec.feed_forward,
+            self._bfloat16, spec.norm == "rms", spec.norm_placement == "post", spec.residual_after_norm, spec.gated,
+            get_args(Activation).index(spec.activation), spec.norm_epsilon, self._hold(table), ctypes.addressof(self._layers),
+            _Norm() if final is None else self._norm(final), final is not None,
+        )  # fmt: skip
+        head = model.embedding.token.weight if model.head is None or model.head.weight is None else model.head.weight
+        self._head = _Linear(self._hold(head.detach()), None, *head.shape, head.shape[1], 0)
+
+    @classmethod
+    def of(cls, model: Transformer) -> FewTokens | None:
+        """The kernels for `model`; None where they cannot serve it, or there are none on this machine."""
+        if model.spec.encoder or model.device.type != "cpu" or model.dtype not in DTYPES or not isinstance(model.residency, AllResident):
+            return None
+        library = cpu_library()
+        if library is None:
+            return None
+        try:
+            return cls(model, library)
+        except ValueError:
+            return None
+
+    def serves(self, batch: RaggedBatch, cache: PagedCache | None) -> bool:
+        """Whether `sweep` can run the batch."""
+        return cache is not None and batch.rows is not None and batch.token_ids.shape[0] <= self._library.most_tokens
+
+    def sweep(self, x: Tensor, batch: RaggedBatch, cache: PagedCache, rotation: tuple[Tensor, Tensor] | None) -> Tensor:
+        """x (tokens, hidden), embedded, through all layers and the final norm: the hidden states, where x was.
+
+        rotation: (cos, signed sin), each (tokens, 1, head_size). Keys and values are written to the cache.
+        """
+        rows = batch.rows
+        assert rows is not None
+        seats = rows.seats
+        if batch.token_ids.shape[0] != len(batch.query_lengths):
+            seats = seats.repeat_interleave(torch.tensor(batch.query_lengths), output_size=batch.token_ids.shape[0])
+        cos, sin = (None, None) if rotation is None else (part.float().contiguous() for part in rotation)
+        x = x.contiguous()
+        parts = (x, cos, sin, batch.positions, rows.places, seats.contiguous(), rows.table)
+        sweep = _Sweep(
+            x.shape[0], *(None if part is None else part.data_ptr() for part in parts), rows.table.stride(0), cache.page_size,
+            cache.keys.data_ptr(), cache.values.data_ptr(), cache.keys.stride(0),
+        )  # fmt: skip
+        # Zeros are not needed; the allocator hands the same memory out again, so that this costs next to nothing.
+        scratch = torch.empty(self._library.scratch_bytes(ctypes.byref(self._model), ctypes.byref(sweep)) + 64, dtype=torch.uint8)
+        sweep.scratch = -(-scratch.data_ptr() // 64) * 64
+        self._library.run_sweep(ctypes.byref(self._model), ctypes.byref(sweep), ctypes.byref(self._library.openmp()))
+        return x
+
+    def projects(self, hidden: Tensor) -> bool:
+        """Whether `project` takes these rows."""
+        return hidden.shape[0] <= self._library.most_tokens and hidden.shape[1] == self._head.inputs
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """(rows, embedding) -> (rows, vocabulary), by the head's matrix."""
+        hidden = hidden.contiguous()
+        out = hidden.new_empty(hidden.shape[0], self._head.outputs)
+        self._library.run_linear(
+            ctypes.byref(self._head),
+            self._bfloat16,
+            hidden.shape[0],
+            hidden.data_ptr(),
+            out.data_ptr(),
+            ctypes.byref(self._library.openmp()),
+        )
+        return out
+
+    def greedy(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The best tokens (int64 (rows,), the lowest id among equals) of logits (rows, vocabulary) and their log-probabilities (float32).
+
+        A NaN counts as -inf, +inf as the largest float32; a row without any finite score gives token 0 with log-probability -inf.
+        """
+        logits = logits.contiguous()
+        rows, vocabulary = logits.shape
+        tokens, logprobs = torch.empty(rows, dtype=torch.int64), torch.empty(rows, dtype=torch.float32)
+        self._library.run_greedy(
+            self._bfloat16,
+            rows,
+            vocabulary,
+            logits.data_ptr(),
+            tokens.data_ptr(),
+            logprobs.data_ptr(),
+            ctypes.byref(self._library.openmp()),
+        )
+        return tokens, logprobs
+
+    def _layer(self, layer: Layer, spec: ModelSpec) -> _Layer:
+        attention, feed_forward = layer.attention, layer.feed_forward
+        return _Layer(
+            self._norm(layer.attention_norm), self._norm(layer.feed_forward_norm), self._linear(attention.qkv),
+            self._linear(attention.output), self._linear(feed_forward.up), self._linear(feed_forward.down), attention.scale,
+        )  # fmt: skip
+
+    def _norm(self, norm: Norm) -> _Norm:
+        return _Norm(self._hold(_wide(norm.weight)), self._hold(_wide(norm.bias)))
+
+    def _linear(self, linear: Linear) -> _Linear:
+        outputs, inputs = linear.weight.shape
+        bias = self._hold(_wide(linear.bias))
+        if linear.packed is None:
+            if not linear.weight.is_contiguous():
+                raise ValueError("a weight whose rows do not follow each other")
+            return _Linear(self._hold(linear.weight.detach()), bias, outputs, inputs, inputs, 0)
+        layout = linear.packed.layout
+        if layout is None:
+            raise ValueError("a packed weight whose layout is not known")
+        return _Linear(layout.address, bias, outputs, inputs, layout.inputs, layout.block)
+
+    def _hold(self, tensor: Tensor | None) -> int | None:
+        if tensor is None:
+            return None
+        self._held.append(tensor)
+        return tensor.data_ptr()
+
+
+def _wide(values: Any) -> Tensor | None:
+    """A vector of weights as float32."""
+    return None if values is None else values.detach().float().contiguous()

@@ -1,0 +1,80 @@
+"""The kernels for CPUs are compiled once, kept, and done without where they cannot be had."""
+
+from __future__ import annotations
+
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from inferometer.kernels import cpu_library as module
+from inferometer.kernels.cpu_library import cpu_library
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("INFEROMETER_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("CXX", raising=False)
+    cpu_library.cache_clear()
+    yield tmp_path / "home"
+    cpu_library.cache_clear()
+
+
+def compiler(folder: Path, script: str) -> str:
+    """A command that stands for a compiler."""
+    path = folder / "cxx"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+def test_it_is_compiled_once(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", compiler(tmp_path, f'echo >> {tmp_path}/runs; exec c++ "$@"'))
+    for _ in range(2):
+        library = cpu_library()
+        assert library is not None
+        assert library.most_tokens >= 8
+        cpu_library.cache_clear()
+    assert (tmp_path / "runs").read_text() == "\n"
+    assert [path.suffix for path in (home / "kernels").iterdir()] == [".so"]
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+def test_a_damaged_one_is_compiled_again(home: Path) -> None:
+    path = module._path(["c++"])
+    path.parent.mkdir(parents=True)
+    path.write_text("damaged")
+    assert cpu_library() is not None
+    assert path.read_bytes()[:4] == b"\x7fELF"
+
+
+def test_another_compiler_or_processor_or_source_has_a_library_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = {module._path(["c++"]), module._path(["c++"]), module._path(["clang++", "-g"])}
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_processor", lambda: "another")
+        paths.add(module._path(["c++"]))
+    shutil.copytree(module.SOURCES, tmp_path / "cpu")
+    (tmp_path / "cpu" / "library.cpp").write_text("//")
+    monkeypatch.setattr(module, "SOURCES", tmp_path / "cpu")
+    paths.add(module._path(["c++"]))
+    assert len(paths) == 4
+
+
+@pytest.mark.parametrize("script", ["exit 1", "exit 0", 'while [ "$1" != -o ]; do shift; done; echo damaged > "$2"'])
+def test_without_a_compiler_that_works_there_is_none(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    monkeypatch.setenv("CXX", compiler(tmp_path, script))
+    assert cpu_library() is None
+
+
+def test_without_any_compiler_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert cpu_library() is None
+
+
+def test_without_a_place_to_keep_it_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("INFEROMETER_HOME", str(tmp_path / "file" / "home"))
+    assert cpu_library() is None

@@ -1,0 +1,295 @@
+"""The compiled sweep of few tokens against the torch modules, which are its reference."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from inferometer.engine.sampler import SamplingBatch, SamplingRow, sample
+from inferometer.kernels.cpu_library import CpuLibrary, build, cpu_library
+from inferometer.model.spec import Activation, Alibi, LearnedPositions, ModelSpec, Rotary
+from inferometer.nn.batch import CachedRows, RaggedBatch
+from inferometer.nn.cache import PagedCache
+from inferometer.nn.few_tokens import FewTokens
+from inferometer.nn.transformer import Transformer
+from inferometer.schedule.sampling import SamplingParams
+
+pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+
+CPU = torch.device("cpu")
+PAGE_SIZE = 16
+LLAMA = ModelSpec(
+    name="tiny", family="llama", layers=2, hidden=32, heads=6, kv_heads=2, head_size=16, feed_forward=48, vocabulary=97,
+    positions=Rotary(10000.0), norm="rms", norm_epsilon=1e-5, activation="silu", context_limit=2048, embedding=32, attention_scale=0.25,
+    gated=True, qkv_bias=False, output_bias=False, feed_forward_bias=False,
+)  # fmt: skip
+GPT2 = replace(
+    LLAMA, heads=2, positions=LearnedPositions(2048), norm="layer", activation="gelu_tanh", gated=False, qkv_bias=True, output_bias=True,
+    feed_forward_bias=True, scale_by_inverse_layer=True,
+)  # fmt: skip
+SPECS = {
+    "llama": LLAMA,
+    "gpt2": GPT2,
+    "bloom": replace(GPT2, heads=3, kv_heads=3, positions=Alibi(), activation="gelu", embedding_norm=True, residual_after_norm=True),
+    "opt, norms behind": replace(GPT2, norm_placement="post", final_norm=False, embedding=16, activation="relu", norm_affine=False),
+    "one key head": replace(GPT2, heads=7, kv_heads=1, tied_head=False),
+    "sizes that fit nothing": replace(LLAMA, hidden=35, embedding=35, heads=3, kv_heads=3, head_size=22, feed_forward=41),
+    "head size 80": replace(LLAMA, head_size=80, kv_heads=1),
+    "head size 256": replace(LLAMA, head_size=256, heads=2),
+    "wide": replace(LLAMA, hidden=160, embedding=160, feed_forward=192, layers=1),
+}
+
+
+def model_of(spec: ModelSpec, dtype: torch.dtype) -> Transformer:
+    """Random weights, large enough that every part of a layer changes the result."""
+    model = Transformer(spec, CPU, dtype)
+    generator = torch.Generator().manual_seed(len(spec.name) + spec.hidden)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            mean = 1.0 if name.endswith("norm.weight") else 0.0
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.2 + mean)
+    return model
+
+
+def batch_of(contexts: Sequence[tuple[int, int]], vocabulary: int, pages: int) -> RaggedBatch:
+    """Sequences of so many query tokens at the end of so long a context; whose pages they are is random."""
+    generator = torch.Generator().manual_seed(sum(context for _, context in contexts))
+    stride = -(-max(context for _, context in contexts) // PAGE_SIZE)
+    table = torch.randperm(pages, generator=generator)[: stride * len(contexts)].to(torch.int32).view(len(contexts), stride)
+    positions = torch.cat([torch.arange(context - queries, context) for queries, context in contexts])
+    seats = torch.arange(len(contexts), dtype=torch.int32)
+    owner = seats.long().repeat_interleave(torch.tensor([queries for queries, _ in contexts]))
+    starts = torch.tensor([0, *(queries for queries, _ in contexts)]).cumsum(0).int()
+    places = table[owner, positions // PAGE_SIZE].long() * PAGE_SIZE + positions % PAGE_SIZE
+    return RaggedBatch(
+        token_ids=torch.randint(vocabulary, positions.shape, generator=generator),
+        positions=positions,
+        query_lengths=tuple(queries for queries, _ in contexts),
+        context_lengths=tuple(context for _, context in contexts),
+        rotary_lengths=positions + 1,
+        rows=CachedRows(table, seats, torch.tensor([context for _, context in contexts], dtype=torch.int32), starts, places),
+    )
+
+
+def cache_of(spec: ModelSpec, dtype: torch.dtype, pages: int) -> PagedCache:
+    cache = PagedCache(spec, pages, PAGE_SIZE, CPU, dtype)
+    cache._memory.copy_(torch.randn(cache._memory.shape, generator=torch.Generator().manual_seed(1)))
+    return cache
+
+
+def few_of(model: Transformer) -> FewTokens:
+    few = FewTokens.of(model)
+    assert few is not None
+    return few
+
+
+def swept(model: Transformer, few: FewTokens | None, batch: RaggedBatch, pages: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Hidden states, logits, and the cache afterwards."""
+    cache = cache_of(model.spec, model.dtype, pages)
+    model.few_tokens = few
+    with torch.inference_mode():
+        hidden = model.sweep(batch, cache)
+        return hidden.clone(), model.logits(hidden), cache._memory
+
+
+CONTEXTS = {
+    "one": [(1, 5)],
+    "first token": [(1, 1)],
+    "some": [(1, 17), (1, 16), (1, 40), (1, 1)],
+    "pieces of prompts": [(1, 30), (4, 20), (7, 7)],
+    "more than a tile": [(1, 3 + i) for i in range(20)],
+    "long": [(1, 700), (1, 257), (1, 256), (2, 300)],
+}
+
+
+@pytest.mark.parametrize("contexts", CONTEXTS.values(), ids=CONTEXTS.keys())
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
+def test_the_sweep_is_that_of_the_modules(spec: ModelSpec, contexts: list[tuple[int, int]]) -> None:
+    model = model_of(spec, torch.float32)
+    batch = batch_of(contexts, spec.vocabulary, 256)
+    wanted = swept(model, None, batch, 256)
+    for found, reference in zip(swept(model, few_of(model), batch, 256), wanted, strict=True):
+        torch.testing.assert_close(found, reference, rtol=1e-4, atol=2e-5 * float(reference.abs().max()))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("contexts", CONTEXTS.values(), ids=CONTEXTS.keys())
+@pytest.mark.parametrize("name", ["llama", "bloom", "opt, norms behind", "sizes that fit nothing", "wide"])
+def test_in_bfloat16_it_is_as_near_to_float32_as_the_modules_are(name: str, contexts: list[tuple[int, int]], packed: bool) -> None:
+    model = model_of(SPECS[name], torch.bfloat16)
+    exact = Transformer(SPECS[name], CPU, torch.float32)
+    exact.load_state_dict(model.state_dict())
+    if packed:
+        model.pack()
+    batch = batch_of(contexts, model.spec.vocabulary, 256)
+    cache = cache_of(model.spec, torch.bfloat16, 256)
+    wide = PagedCache(model.spec, 256, PAGE_SIZE, CPU, torch.float32)
+    wide._memory.copy_(cache._memory)
+    with torch.inference_mode():
+        wanted = exact.logits(exact.sweep(batch, wide))
+    theirs, ours = (swept(model, few, batch, 256)[1].float() for few in (None, few_of(model)))
+    scale = float(wanted.abs().max())
+    assert float((ours - wanted).abs().max()) <= 1.5 * float((theirs - wanted).abs().max()) + 2**-7 * scale
+
+
+@pytest.fixture(scope="module", params=["x86-64", "haswell", "skylake-avx512"])
+def plainer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CpuLibrary:
+    """The kernels as processors with fewer instructions than this one have them."""
+    if platform.machine() != "x86_64":
+        pytest.skip("for x86 processors")
+    needed = {"x86-64": "sse2", "haswell": "avx2", "skylake-avx512": "avx512dq"}[request.param]
+    if needed not in read_host_flags():
+        pytest.skip(f"this processor has no {needed}")
+    path = tmp_path_factory.mktemp("kernels") / "cpu.so"
+    build(["c++"], path, f"-march={request.param}")
+    return CpuLibrary(path)
+
+
+def read_host_flags() -> set[str]:
+    return set(Path("/proc/cpuinfo").read_text().split())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["llama", "bloom", "sizes that fit nothing", "wide"])
+def test_processors_with_fewer_instructions(plainer: CpuLibrary, name: str, dtype: torch.dtype) -> None:
+    model = model_of(SPECS[name], dtype)
+    batch = batch_of([(1, 300), (1, 16), (7, 9)], 97, 64)
+    wanted = swept(model, None, batch, 64)[1].float()
+    model.pack()
+    found = swept(model, FewTokens(model, plainer), batch, 64)[1].float()
+    error = 2e-5 if dtype == torch.float32 else 0.1
+    torch.testing.assert_close(found, wanted, rtol=error, atol=error * float(wanted.abs().max()))
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("activation", get_args(Activation))
+def test_every_activation(activation: Activation, gated: bool) -> None:
+    model = model_of(replace(LLAMA, activation=activation, gated=gated), torch.float32)
+    batch = batch_of([(1, 5), (1, 9)], 97, 64)
+    found, wanted = (swept(model, few, batch, 64)[0] for few in (few_of(model), None))
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5 * float(wanted.abs().max()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["llama", "bloom", "wide"])
+def test_company_does_not_change_a_bit(name: str, dtype: torch.dtype) -> None:
+    model = model_of(SPECS[name], dtype)
+    model.pack()
+    batch = batch_of([(1, 3 + 29 * i) for i in range(20)], 97, 1024)
+    together, logits, _ = swept(model, model.few_tokens, batch, 1024)
+    assert batch.rows is not None
+    for i in (0, 7, 19):
+        one = slice(i, i + 1)
+        rows = CachedRows(
+            batch.rows.table,
+            batch.rows.seats[one],
+            batch.rows.contexts[one],
+            torch.tensor([0, 1], dtype=torch.int32),
+            batch.rows.places[one],
+        )
+        single = RaggedBatch(
+            batch.token_ids[one], batch.positions[one], (1,), batch.context_lengths[one], batch.rotary_lengths[one], rows=rows
+        )
+        alone, its_logits, _ = swept(model, model.few_tokens, single, 1024)
+        assert torch.equal(alone[0], together[i])
+        assert torch.equal(its_logits[0], logits[i])
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_threads_do_not_change_a_bit(dtype: torch.dtype) -> None:
+    model = model_of(SPECS["llama"], dtype)
+    model.pack()
+    batch = batch_of([(1, 300), (3, 20)], 97, 64)
+    results = []
+    for count in (1, 2, 5):
+        torch.set_num_threads(count)
+        results.append(swept(model, model.few_tokens, batch, 64))
+    for result in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(result, results[0], strict=True))
+
+
+@given(data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_any_shape(data: st.DataObject) -> None:
+    kv_heads, group = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 6))
+    hidden = data.draw(st.integers(1, 70))
+    spec = replace(
+        LLAMA, layers=1, hidden=hidden, embedding=hidden, kv_heads=kv_heads, heads=kv_heads * group,
+        head_size=2 * data.draw(st.integers(1, 40)), feed_forward=data.draw(st.integers(1, 70)), vocabulary=data.draw(st.integers(1, 70)),
+        gated=data.draw(st.booleans()), norm=data.draw(st.sampled_from(["rms", "layer"])), qkv_bias=data.draw(st.booleans()),
+        norm_placement=data.draw(st.sampled_from(["pre", "post"])), feed_forward_bias=data.draw(st.booleans()),
+        positions=data.draw(st.sampled_from([Rotary(10000.0), Alibi(), LearnedPositions(600)])),
+        norm_epsilon=0.1,  # a norm of one or two numbers would else amplify rounding without end
+    )  # fmt: skip
+    lengths = st.integers(1, 3).flatmap(lambda queries: st.tuples(st.just(queries), st.integers(queries, 530)))
+    contexts = data.draw(st.lists(lengths, min_size=1, max_size=6))
+    model = model_of(spec, torch.float32)
+    batch = batch_of(contexts, spec.vocabulary, 256)
+    for found, wanted in zip(*(swept(model, few, batch, 256) for few in (few_of(model), None)), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=5e-5 * float(wanted.abs().max()) + 1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_not_a_number_stays_none(dtype: torch.dtype) -> None:
+    model = model_of(SPECS["llama"], dtype)
+    with torch.no_grad():
+        model.get_parameter("layers.0.feed_forward.up.weight")[3, 5] = float("nan")
+    model.pack()
+    hidden, logits, _ = swept(model, model.few_tokens, batch_of([(1, 5), (1, 6)], 97, 64), 64)
+    assert hidden.isnan().all()
+    assert logits.isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("vocabulary", [1, 15, 97, 8192, 20011])
+def test_greedy_is_the_samplers(vocabulary: int, dtype: torch.dtype) -> None:
+    few = few_of(model_of(LLAMA, dtype))
+    logits = (torch.randn(13, vocabulary, generator=torch.Generator().manual_seed(vocabulary)) * 5).to(dtype)
+    logits[1] = 2.0  # all equal
+    logits[2] = -torch.inf
+    logits[3] = torch.nan
+    logits[4, vocabulary // 2] = torch.inf
+    logits[5, vocabulary // 3] = torch.nan
+    logits[6, : vocabulary // 2] = -torch.inf
+    logits[7, vocabulary // 2 :] = 9.0
+    rows = [SamplingRow(SamplingParams(), 0, (), (), ())] * 13
+    wanted = sample(logits, SamplingBatch.build(rows, vocabulary, CPU))
+    tokens, logprobs = few.greedy(logits)
+    assert torch.equal(tokens, wanted.token_ids)
+    exact = logits[8:].double().log_softmax(-1).max(-1).values.float()
+    torch.testing.assert_close(logprobs[8:], exact, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(logprobs, wanted.logprobs, rtol=1e-5, atol=1e-5)
+
+
+def test_sweeps_of_many_tokens_and_without_a_cache_are_left_to_the_modules() -> None:
+    model = model_of(SPECS["llama"], torch.float32)
+    few, library = few_of(model), cpu_library()
+    assert library is not None
+    cache = cache_of(model.spec, model.dtype, 64)
+    most = library.most_tokens
+    assert few.serves(batch_of([(most, most)], 97, 64), cache)
+    assert not few.serves(batch_of([(most + 1, most + 1)], 97, 64), cache)
+    assert not few.serves(batch_of([(1, 5)], 97, 64), None)
+
+
+def test_models_that_it_does_not_run() -> None:
+    assert FewTokens.of(Transformer(LLAMA, CPU, torch.float16)) is None
+    assert FewTokens.of(Transformer(replace(LLAMA, encoder=True), CPU, torch.float32)) is None
