@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -13,10 +13,28 @@ from torch.nn import functional
 from inferometer.kernels.activation import ACTIVATIONS, activate
 from inferometer.kernels.skinny_launch import Tiling, members, tiling
 from inferometer.kernels.support import capability, constexpr, kernel, processors, tl, usable, wide
+from inferometer.kernels.token_choice import finite, score_of
 from inferometer.model.spec import Activation
 
 MOST_TILES = 1 << 16
 """Tiles of outputs whose inputs may be cut; beyond, they fill every card by themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """Of each row and each tile of outputs, (rows, tiles): the best value, float32, its first output, int32, and the sum of
+    exp(value - best), float32. NaN counts as -inf, +inf as the largest float32."""
+
+    tops: Tensor
+    ids: Tensor
+    sums: Tensor
+
+    @classmethod
+    def of(cls, rows: int, outputs: int, launch: Tiling, device: torch.device) -> Peaks:
+        """Uninitialised ones for the tiles of a launch."""
+        size = rows, -(-outputs // launch.outputs)
+        tops, sums = (torch.empty(size, dtype=torch.float32, device=device) for _ in range(2))
+        return cls(tops, torch.empty(size, dtype=torch.int32, device=device), sums)
 
 
 def skinny(
@@ -60,23 +78,41 @@ def skinny_triton(
     out = torch.empty((rows, outputs), dtype=x.dtype, device=x.device)
     if rows == 0 or outputs == 0:
         return out
+    chosen = launch or standard(rows, outputs, inputs, x.dtype)
+    added = out if residual is None else residual
+    assert added.stride(1) == 1
+    options = {"biased": bias is not None, "added": residual is not None, "activation": activation}
+    _product(x, weight, x if bias is None else bias, added, out, None, chosen, options)
+    return out
+
+
+def skinny_peaks(x: Tensor, weight: Tensor, launch: Tiling) -> Peaks:
+    """Of x weight^T, rounded to its type as `skinny` would, the peaks alone: what it would write is never in memory."""
+    peaks = Peaks.of(x.shape[0], weight.shape[0], launch, x.device)
+    _product(x, weight, x, x, x, peaks, launch, {"biased": False, "added": False, "activation": None})
+    return peaks
+
+
+def _product(
+    x: Tensor, weight: Tensor, bias: Tensor, added: Tensor, out: Tensor, peaks: Peaks | None, chosen: Tiling, options: dict[str, Any]
+) -> None:
+    """Launches the kernel for so many rows, which writes either `out` or `peaks`."""
+    (rows, inputs), outputs = x.shape, weight.shape[0]
     assert x.stride(1) == 1
     assert weight.is_contiguous()
-    chosen = launch or _standard(rows, outputs, inputs, x.dtype)
     tiles = -(-outputs // chosen.outputs)
     early = chosen.early and capability(x.device) >= (9, 0)
-    options: dict[str, Any] = {
-        "biased": bias is not None, "added": residual is not None, "activation": activation, "tile": chosen.outputs,
-        "block": chosen.block, "even": inputs % chosen.block == 0, "early": early, "num_warps": chosen.warps, "num_stages": chosen.stages,
+    options = options | {
+        "peaked": peaks is not None, "tile": chosen.outputs, "block": chosen.block, "even": inputs % chosen.block == 0, "early": early,
+        "num_warps": chosen.warps, "num_stages": chosen.stages,
     }  # fmt: skip
     if early:
         options["launch_pdl"] = True
-    added = out if residual is None else residual
-    assert added.stride(1) == 1
-    common = x, weight, x if bias is None else bias, added, out
+    marks = (out, out, out) if peaks is None else (peaks.tops, peaks.ids, peaks.sums)
+    common = x, weight, bias, added, out, *marks
     if rows == 1:
         _one.launch((tiles,), *common, outputs, inputs, **options)
-        return out
+        return
     parts = chosen.parts(outputs, inputs, processors(x.device)) if tiles <= MOST_TILES else 1
     padded = members(rows)
     partial, arrived = out, out
@@ -87,10 +123,9 @@ def skinny_triton(
         (tiles, parts), *common, partial, arrived, rows, outputs, inputs, x.stride(0), added.stride(0), members=padded, parts=parts,
         stages=chosen.stages, wide=wide(x.dtype, x.device), **options,
     )  # fmt: skip
-    return out
 
 
-def _standard(rows: int, outputs: int, inputs: int, dtype: torch.dtype) -> Tiling:
+def standard(rows: int, outputs: int, inputs: int, dtype: torch.dtype) -> Tiling:
     """The table is of 16-bit types; others get as many bytes."""
     found = tiling(rows, outputs, inputs)
     return replace(found, block=found.block * 2 // dtype.itemsize)
@@ -118,9 +153,20 @@ def _finish(
 
 
 @kernel()
+def _peak(value: Any, n: Any, real: Any, at: Any, wanted: Any, tops: Any, ids: Any, sums: Any, axis: constexpr) -> None:
+    """Stores the best of a tile's values along an axis, its output, and the sum of their exponentials."""
+    score = tl.where(real, score_of(value), float("-inf"))
+    top = tl.max(score, axis)
+    across = tl.expand_dims(top, axis)
+    tl.store(tops + at, top, mask=wanted)
+    tl.store(ids + at, tl.min(tl.where(score == across, n, 2147483647), axis), mask=wanted)
+    tl.store(sums + at, tl.sum(tl.exp(score - finite(across)), axis), mask=wanted)
+
+
+@kernel()
 def _one(
-    x: Any, weight: Any, bias: Any, residual: Any, out: Any, outputs: Any, inputs: Any, tile: constexpr, block: constexpr,
-    even: constexpr, activation: constexpr, biased: constexpr, added: constexpr, early: constexpr,
+    x: Any, weight: Any, bias: Any, residual: Any, out: Any, tops: Any, ids: Any, sums: Any, outputs: Any, inputs: Any, tile: constexpr,
+    block: constexpr, even: constexpr, activation: constexpr, biased: constexpr, added: constexpr, peaked: constexpr, early: constexpr,
 ) -> None:  # fmt: skip
     """One row. Every thread sums up its own inputs until the end, so that nothing in the loop waits for another; the weights of the
     next iteration come while those of this one are multiplied."""
@@ -130,7 +176,7 @@ def _one(
     # Behind the last output the last one is read again: a mask would be asked for every load.
     rows = weight + tl.minimum(n, outputs - 1).to(tl.int64)[:, None] * inputs
     lane = tl.arange(0, block)
-    sums = tl.zeros([tile, block], tl.float32)
+    products = tl.zeros([tile, block], tl.float32)
     if even:
         w = tl.load(rows + lane[None, :], eviction_policy="evict_first")
     else:
@@ -147,18 +193,22 @@ def _one(
             a = tl.load(x + k, mask=k < inputs, other=0, eviction_policy="evict_last")
             there = (k + block < inputs)[None, :]
         following = tl.load(rows + (k + block)[None, :], mask=there, other=0, eviction_policy="evict_first")
-        sums += w.to(tl.float32) * a.to(tl.float32)[None, :]
+        products += w.to(tl.float32) * a.to(tl.float32)[None, :]
         w = following
     real = n < outputs
-    value = _finish(tl.sum(sums, 1), bias + n, residual + n, real, activation, biased, added, out.dtype.element_ty)
-    tl.store(out + n, value, mask=real)
+    value = _finish(tl.sum(products, 1), bias + n, residual + n, real, activation, biased, added, out.dtype.element_ty)
+    if peaked:
+        _peak(value[None, :], n[None, :], real[None, :], tl.program_id(0) + tl.arange(0, 1), True, tops, ids, sums, 1)
+    else:
+        tl.store(out + n, value, mask=real)
 
 
 @kernel("rows")
 def _few(
-    x: Any, weight: Any, bias: Any, residual: Any, out: Any, partial: Any, arrived: Any, rows: Any, outputs: Any, inputs: Any, x_row: Any,
-    residual_row: Any, members: constexpr, parts: constexpr, tile: constexpr, block: constexpr, stages: constexpr, even: constexpr,
-    activation: constexpr, biased: constexpr, added: constexpr, wide: constexpr, early: constexpr,
+    x: Any, weight: Any, bias: Any, residual: Any, out: Any, tops: Any, ids: Any, sums: Any, partial: Any, arrived: Any, rows: Any,
+    outputs: Any, inputs: Any, x_row: Any, residual_row: Any, members: constexpr, parts: constexpr, tile: constexpr, block: constexpr,
+    stages: constexpr, even: constexpr, activation: constexpr, biased: constexpr, added: constexpr, peaked: constexpr, wide: constexpr,
+    early: constexpr,
 ) -> None:  # fmt: skip
     """Several rows, padded to those of a matrix product whose other side is the weight as it lies in memory.
 
@@ -176,7 +226,7 @@ def _few(
     span = tl.cdiv(tl.cdiv(inputs, block), parts) * block
     start = part * span
     stop = tl.minimum(start + span, inputs)
-    sums = tl.zeros([tile, members], tl.float32)
+    products = tl.zeros([tile, members], tl.float32)
     if early:
         # The kernel before may still write x and the residual, not the weight: what the first iterations read comes into the cache.
         line: tl.constexpr = 1024 // weight.dtype.element_ty.primitive_bitwidth
@@ -195,9 +245,9 @@ def _few(
         if wide:
             w = w.to(tl.float32)
             a = a.to(tl.float32)
-        sums = tl.dot(w, a, sums, input_precision="ieee")
+        products = tl.dot(w, a, products, input_precision="ieee")
     # Outputs side by side, as the result is stored.
-    value = tl.trans(sums)
+    value = tl.trans(products)
     n = column * tile + tl.arange(0, tile)[None, :]
     real = (m < rows)[:, None] & (n < outputs)
     last = True
@@ -218,7 +268,10 @@ def _few(
         beside = residual + m[:, None] * residual_row + n
         bias_at = bias + tl.broadcast_to(n, (members, tile))
         rounded = _finish(value, bias_at, beside, real, activation, biased, added, out.dtype.element_ty)
-        tl.store(out + m[:, None] * outputs + n, rounded, mask=real)
+        if peaked:
+            _peak(rounded, n, real, m * tl.num_programs(0) + column, m < rows, tops, ids, sums, 1)
+        else:
+            tl.store(out + m[:, None] * outputs + n, rounded, mask=real)
 
 
 @kernel()

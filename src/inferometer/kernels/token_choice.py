@@ -26,6 +26,8 @@ BITS = 40
 """Fraction bits of a weight. A vocabulary of 2^22 tokens fits an int64."""
 LARGEST = torch.finfo(torch.float32).max
 LOWEST = torch.finfo(torch.float32).min
+HOTTEST = 2.0**126
+"""The highest temperature: its inverse is still a normal number, and -inf times it is -inf."""
 
 
 def choose(logits: Tensor, places: Places, drawing: Drawing | None = None, bounds: Bounds | None = None) -> None:
@@ -45,25 +47,30 @@ def choose(logits: Tensor, places: Places, drawing: Drawing | None = None, bound
 
 def choose_torch(logits: Tensor, places: Places, drawing: Drawing | None = None, bounds: Bounds | None = None) -> None:
     """The reference."""
-    scores = clean(logits.to(torch.float32))
-    if bounds is not None:
-        scores = scores.masked_fill(~bounds.keep(scores), -torch.inf)
+    scores = processed(logits, drawing, bounds)
     token_ids = best(scores)
     if drawing is not None:
-        scores = (scores - scores.amax(1, keepdim=True).clamp_(min=LOWEST)) / drawing.temperatures[:, None]
         uniforms = drawing.uniforms[:, :1] if drawing.step is None else drawing.uniforms.index_select(1, drawing.step)
         token_ids = torch.where(drawing.samples != 0, draw(scores, uniforms), token_ids)
-    places.write(token_ids, sound(scores.log_softmax(1).gather(1, token_ids[:, None]).squeeze(1)))
+    places.write(token_ids, scores.log_softmax(1).gather(1, token_ids[:, None]).squeeze(1).nan_to_num(nan=-torch.inf, neginf=-torch.inf))
+
+
+def processed(logits: Tensor, drawing: Drawing | None, bounds: Bounds | None) -> Tensor:
+    """The scores whose softmax is what a token is drawn from: float32 (rows, vocabulary).
+
+    A temperature divides the distance to the best that is left, which changes no probability: any temperature leaves it finite.
+    """
+    scores = clean(logits.to(torch.float32))
+    if bounds is not None:
+        scores = torch.where(bounds.keep(scores), scores, -torch.inf)
+    if drawing is None:
+        return scores
+    return (scores - scores.amax(1, keepdim=True).clamp_(min=LOWEST)).div_(drawing.temperatures[:, None].clamp(max=HOTTEST))
 
 
 def clean(scores: Tensor) -> Tensor:
     """A copy of `scores` in which NaN counts as -inf and +inf as the largest number."""
     return scores.nan_to_num(nan=-torch.inf, posinf=LARGEST, neginf=-torch.inf)
-
-
-def sound(logprobs: Tensor) -> Tensor:
-    """Log-softmax of a row without a finite score is NaN: its tokens have no probability, so -inf."""
-    return logprobs.nan_to_num(nan=-torch.inf, neginf=-torch.inf)
 
 
 def best(scores: Tensor) -> Tensor:
@@ -79,7 +86,7 @@ def best(scores: Tensor) -> Tensor:
 def draw(scores: Tensor, uniforms: Tensor) -> Tensor:
     """One token a row, as the module says: int64 (rows,).
 
-    scores: float32 (rows, vocabulary), logits or log-probabilities at temperature 1, without NaN or +inf. uniforms: float64 (rows, 1) in
+    scores: float32 (rows, vocabulary), without NaN or +inf, any temperature applied. uniforms: float64 (rows, 1) in
     [0, 1). A token without probability weighs nothing and is never drawn; a row of such tokens gives token 0.
     """
     if not scores.numel():
@@ -168,8 +175,8 @@ def finite(score: Any) -> Any:
 
 @kernel()
 def inverse(temperatures: Any) -> Any:
-    """1 / temperature, a normal number, so that -inf times it is -inf."""
-    return 1.0 / tl.minimum(tl.load(temperatures), 8.5e37)
+    """1 / temperature, at most HOTTEST."""
+    return 1.0 / tl.minimum(tl.load(temperatures), 8.507059173023462e37)
 
 
 @kernel()
@@ -199,8 +206,8 @@ def scores_at(
 
 @kernel("vocabulary", "count")
 def _blocks(
-    logits: Any, temperatures: Any, floors: Any, last_ids: Any, ceilings: Any, tops: Any, ids: Any, sums: Any, vocabulary: Any, row_stride: Any,
-    temperature_stride: Any, count: Any, drawn: constexpr, bounded: constexpr, block: constexpr, bits: constexpr, early: constexpr,
+    logits: Any, temperatures: Any, floors: Any, last_ids: Any, ceilings: Any, tops: Any, ids: Any, sums: Any, vocabulary: Any,
+    row_stride: Any, temperature_stride: Any, count: Any, drawn: constexpr, bounded: constexpr, block: constexpr, bits: constexpr, early: constexpr,
 ) -> None:  # fmt: skip
     """Of one block: the best score, its first id, and the sum of the weights."""
     wait_for_inputs(early)
@@ -241,7 +248,7 @@ def _rows(
     total = tl.sum(share, 0)
     token = tl.load(ids + row * count + tl.min(tl.where(top == best, b, 2147483647), 0))
     value = tl.full([], 0.0, tl.float32)
-    if drawn:
+    if drawn:  # noqa: SIM102 (known when compiled, the other when run)
         if (tl.load(samples + row * sample_stride) != 0) & (total > 0):
             column = 0
             if counted:

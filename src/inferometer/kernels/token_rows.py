@@ -35,9 +35,15 @@ class Bounds:
 
     def keep(self, scores: Tensor) -> Tensor:
         """bool (rows, vocabulary)."""
-        floors = self.floors[:, None]
-        ids = torch.arange(scores.shape[1], device=scores.device)
-        return ((scores > floors) | ((scores == floors) & (ids <= self.last_ids[:, None]))) & (scores <= self.ceilings[:, None])
+        floors, ceilings = self.floors[:, None], self.ceilings[:, None]
+        if scores.device.type == "cpu" and bool((self.last_ids >= scores.shape[1]).all()):
+            kept = scores >= floors
+        else:
+            ids = torch.arange(scores.shape[1], dtype=torch.int32, device=scores.device)
+            kept = (scores > floors) | ((scores == floors) & (ids <= self.last_ids[:, None]))
+        if scores.device.type == "cpu" and bool((ceilings == torch.inf).all()):
+            return kept
+        return kept & (scores <= ceilings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,10 @@ class Places:
     def on(cls, device: torch.device, rows: int) -> Places:
         """New ones, that go nowhere else."""
         return cls(torch.zeros(3 * rows, dtype=torch.int32, device=device))
+
+    def first(self, rows: int) -> Places:
+        """The places of so many rows, in the memory of these."""
+        return Places(self.packed[: 3 * rows])
 
     def seated(self, seats: Tensor, newest: Tensor) -> Places:
         """These, with the tokens going to their seats too."""

@@ -8,7 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from inferometer.kernels.skinny_choice import Launches
+from inferometer.kernels.head_choice import choose_best
+from inferometer.kernels.skinny_choice import Launches, launch_for
+from inferometer.kernels.token_choice import choose
+from inferometer.kernels.token_rows import Places
 from inferometer.model.spec import LearnedPositions, ModelSpec, Rotary
 from inferometer.nn.attention import sweep_context
 from inferometer.nn.batch import RaggedBatch
@@ -70,11 +73,37 @@ class Head(nn.Module):
         self.weight = None if spec.tied_head else nn.Parameter(torch.empty(spec.vocabulary, spec.embedding), requires_grad=False)
         self.launches: Launches = {}
 
-    def forward(self, hidden: Tensor, token_table: Tensor) -> Tensor:
-        """(rows, hidden) -> (rows, vocabulary)."""
+    def forward(self, hidden: Tensor, token_table: Tensor, out: Tensor | None = None) -> Tensor:
+        """(rows, hidden) -> (rows, vocabulary), `out` where that is given."""
         if self.projection is not None:
             hidden = self.projection(hidden)
-        return project(hidden, token_table if self.weight is None else self.weight, launches=self.launches)
+        weight = token_table if self.weight is None else self.weight
+        if out is None:
+            return project(hidden, weight, launches=self.launches)
+        if launch_for(hidden, weight, self.launches) is not None:
+            return out.copy_(project(hidden, weight, launches=self.launches))
+        return torch.mm(hidden, weight.t(), out=out)
+
+    def choose(self, hidden: Tensor, token_table: Tensor, places: Places, room: Tensor | None) -> None:
+        """The best token after each hidden state (rows, hidden). Logits of few rows on a GPU are never written."""
+        weight = token_table if self.weight is None else self.weight
+        states = hidden if self.projection is None else self.projection(hidden)
+        launch = launch_for(states, weight, self.launches)
+        if launch is not None:
+            choose_best(states, weight, places, launch)
+        elif room is not None:
+            choose(torch.mm(states, weight.t(), out=room), places)
+        else:
+            choose(project(states, weight), places)
+
+
+def logits_for(rows: int, model: Transformer) -> Tensor:
+    """Uninitialised (rows, vocabulary) in the model's type, every row of which begins at a multiple of 128 bytes.
+
+    Whatever the vocabulary, matrix libraries and kernels then store and load 16 bytes at a time.
+    """
+    vocabulary, unit = model.spec.vocabulary, 128 // model.dtype.itemsize
+    return torch.empty(rows, -(-vocabulary // unit) * unit, dtype=model.dtype, device=model.device)[:, :vocabulary]
 
 
 class Transformer(nn.Module):
@@ -140,12 +169,24 @@ class Transformer(nn.Module):
         out: Tensor = self.final_norm(x, delta)
         return out
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """(rows, hidden) -> (rows, vocabulary), in the model's dtype. Raises ValueError for an encoder, which has no head."""
+    def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        """(rows, hidden) -> (rows, vocabulary), in the model's dtype. Raises ValueError for an encoder, which has no head.
+
+        out: where they are to be, as from `logits_for`.
+        """
         if self.head is None:
             raise ValueError("an encoder has no logits")
-        out: Tensor = self.head(hidden, self.embedding.token.weight)
-        return out
+        found: Tensor = self.head(hidden, self.embedding.token.weight, out)
+        return found
+
+    def choose(self, hidden: Tensor, places: Places, room: Tensor | None = None) -> None:
+        """The best token after each hidden state (rows, hidden) and its log-probability. Raises ValueError for an encoder.
+
+        room: for the logits, as from `logits_for`, where they have to be written.
+        """
+        if self.head is None:
+            raise ValueError("an encoder has no logits")
+        self.head.choose(hidden, self.embedding.token.weight, places, room)
 
     def log_probabilities(self, hidden: Tensor, targets: Tensor, *, chunk: int = 256) -> Tensor:
         """float32 (rows,): log-probability of int64 `targets` (rows,) after each hidden state.
