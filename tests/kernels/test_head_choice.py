@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from inferometer.kernels import head_choice
 from inferometer.kernels.head_choice import choose_best, choose_best_torch, choose_best_triton
 from inferometer.kernels.skinny import skinny_triton
 from inferometer.kernels.skinny_launch import MOST_ROWS, Tiling, candidates
@@ -28,7 +29,7 @@ def inputs_of(rows: int, vocabulary: int, width: int, dtype: torch.dtype, seed: 
     """Hidden states, and a weight with equal rows, so that there are equal logits."""
     draw = torch.Generator().manual_seed(seed)
     x, weight = torch.randn(rows, width, generator=draw), torch.randn(vocabulary, width, generator=draw) * 2 * width**-0.5
-    weight[vocabulary // 2 :] = weight[: vocabulary - vocabulary // 2]
+    weight[vocabulary // 2 :] = weight[: vocabulary - vocabulary // 2].clone()
     if rows > 2:
         x[1] = math.nan
     return x.to(dtype), weight.to(dtype)
@@ -37,7 +38,8 @@ def inputs_of(rows: int, vocabulary: int, width: int, dtype: torch.dtype, seed: 
 def both(x: Tensor, weight: Tensor, launch: Tiling) -> tuple[Places, Tensor]:
     """The tokens, and the logits of the same launch."""
     rows = len(x)
-    places = Places.on(x.device, rows).seated(torch.arange(rows, device=x.device) + 1, torch.zeros(rows + 1, dtype=torch.int64, device=x.device))  # fmt: skip
+    seats, newest = torch.arange(rows, device=x.device) + 1, torch.zeros(rows + 1, dtype=torch.int64, device=x.device)
+    places = Places.on(x.device, rows).seated(seats, newest)
     choose_best_triton(x, weight, places, launch)
     return places, skinny_triton(x, weight, launch=launch)
 
@@ -62,9 +64,15 @@ def test_tokens_are_those_of_the_logits(
     check(*interpreted(both, x, weight, launch))
 
 
-def test_more_tiles_than_are_looked_at_together(interpreted: Callable[..., Any]) -> None:
-    x, weight = inputs_of(1, 9000, 16, torch.float32)
-    check(*interpreted(both, x, weight, Tiling(outputs=2, block=16, warps=4, stages=1)))
+def few_tiles(x: Tensor, weight: Tensor, launch: Tiling) -> tuple[Places, Tensor]:
+    head_choice.TILES = 8
+    return both(x, weight, launch)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_more_tiles_than_are_looked_at_together(interpreted: Callable[..., Any], rows: int) -> None:
+    x, weight = inputs_of(rows, 500, 16, torch.float32)
+    check(*interpreted(few_tiles, x, weight, SMALL))
 
 
 def test_the_reference_serves_where_no_kernel_does() -> None:

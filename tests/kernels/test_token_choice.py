@@ -58,6 +58,14 @@ def bounds_of(logits: Tensor) -> Bounds:
     return Bounds(floors, ids, ceilings)
 
 
+def moved(parts: Any, rows: slice, device: torch.device | None = None) -> Any:
+    """Drawing or Bounds of some rows, on the CPU or a device."""
+    if parts is None:
+        return None
+    fields = {name: getattr(parts, name) for name in parts.__slots__}
+    return type(parts)(**{name: (part if name == "step" else part[rows]).to(device or "cpu") for name, part in fields.items()})
+
+
 def kernel(logits: Tensor, drawing: Drawing | None, bounds: Bounds | None, places: Places) -> tuple[Tensor, Tensor, Tensor | None]:
     choose_triton(logits, places, drawing, bounds)
     return places.token_ids, places.logprobs, places.newest
@@ -125,7 +133,7 @@ def test_a_row_in_the_kernel_is_the_row_alone_bit_by_bit(interpreted: Callable[.
     none = Bounds(torch.full((6,), -math.inf), torch.full((6,), LONG, dtype=torch.int32), torch.full((6,), math.inf))
     token_ids, logprobs, _ = interpreted(kernel, logits, drawing, none, Places.on(logits.device, 6))
     for row in range(6):
-        own = Drawing(*(part[row : row + 1] for part in (drawing.samples, drawing.temperatures, drawing.uniforms)), drawing.step)
+        own = moved(drawing, slice(row, row + 1))
         one = interpreted(kernel, logits[row : row + 1].float(), own if own.samples.item() else None, None, Places.on(logits.device, 1))
         assert (one[0].item(), one[1].item()) == (token_ids[row].item(), logprobs[row].item())
 
@@ -185,19 +193,16 @@ def test_no_number_reaches_a_token_without_probability() -> None:
 @pytest.mark.parametrize("vocabulary", [100, 49152, 50258, 250880])
 def test_gpu_is_the_formula(rows: int, vocabulary: int, dtype: torch.dtype) -> None:
     seed = int.from_bytes(os.urandom(3), "big")
-    here = logits_of(rows, vocabulary, dtype, seed)
-    checked = slice(0, 12)
+    here, cuda = logits_of(rows, vocabulary, dtype, seed), torch.device("cuda")
+    there = here.to(cuda)
+    few = slice(0, 12)
     for drawing in (None, drawing_of(rows, seed)):
         for bounds in (None, bounds_of(here)):
-            there = None if drawing is None else Drawing(*(part.cuda() for part in (drawing.samples, drawing.temperatures, drawing.uniforms)), torch.tensor([3]).cuda())  # fmt: skip
-            left = None if bounds is None else Bounds(bounds.floors.cuda(), bounds.last_ids.cuda(), bounds.ceilings.cuda())
-            token_ids, logprobs, _ = kernel(here.cuda(), there, left, Places.on(torch.device("cuda"), rows))
-            own = None if drawing is None else Drawing(drawing.samples[checked], drawing.temperatures[checked], drawing.uniforms[checked], drawing.step)  # fmt: skip
-            part = None if bounds is None else Bounds(bounds.floors[checked], bounds.last_ids[checked], bounds.ceilings[checked])
-            check(here[checked], own, part, token_ids[checked], logprobs[checked])
+            drawn, bound = moved(drawing, slice(None), cuda), moved(bounds, slice(None), cuda)
+            token_ids, logprobs, _ = kernel(there, drawn, bound, Places.on(cuda, rows))
+            check(here[few], moved(drawing, few), moved(bounds, few), token_ids[few], logprobs[few])
             for row in range(0, rows, max(1, rows // 5)):  # alone: bit by bit
-                alone = None if there is None else Drawing(there.samples[row:][:1], there.temperatures[row:][:1], there.uniforms[row:][:1], there.step)  # fmt: skip
-                bound = None if left is None else Bounds(left.floors[row:][:1], left.last_ids[row:][:1], left.ceilings[row:][:1])
-                one = kernel(here[row : row + 1].cuda(), alone, bound, Places.on(torch.device("cuda"), 1))
-                assert torch.equal(one[0], token_ids[row : row + 1])
-                assert torch.equal(one[1], logprobs[row : row + 1])
+                own = slice(row, row + 1)
+                one = kernel(there[own], moved(drawn, own, cuda), moved(bound, own, cuda), Places.on(cuda, 1))
+                assert torch.equal(one[0], token_ids[own])
+                assert torch.equal(one[1], logprobs[own])

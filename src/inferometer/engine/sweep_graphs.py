@@ -14,7 +14,7 @@ from inferometer.engine.sampled import Sampled
 from inferometer.engine.staging import Shape, Staged, pack_decode, pack_mixed
 from inferometer.kernels.token_rows import Places
 from inferometer.nn.cache import PagedCache
-from inferometer.nn.transformer import Transformer, logits_for
+from inferometer.nn.transformer import Transformer
 from inferometer.schedule.sweep import Share
 
 _SHORTEST = 512
@@ -66,7 +66,7 @@ class SweepGraphs:
         self._inputs: dict[Shape, Tensor] = {}
         self._graphs: dict[Bucket, Graph | None] = {}
         rows = rows_bucket(tokens.numel() - 1) + PROMPTS
-        self._logits = logits_for(rows, model)
+        self._logits = model.logits_room(rows)
         self._places = Places.on(model.device, rows)
 
     @property

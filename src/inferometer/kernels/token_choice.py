@@ -207,7 +207,8 @@ def scores_at(
 @kernel("vocabulary", "count")
 def _blocks(
     logits: Any, temperatures: Any, floors: Any, last_ids: Any, ceilings: Any, tops: Any, ids: Any, sums: Any, vocabulary: Any,
-    row_stride: Any, temperature_stride: Any, count: Any, drawn: constexpr, bounded: constexpr, block: constexpr, bits: constexpr, early: constexpr,
+    row_stride: Any, temperature_stride: Any, count: Any, drawn: constexpr, bounded: constexpr, block: constexpr, bits: constexpr,
+    early: constexpr,
 ) -> None:  # fmt: skip
     """Of one block: the best score, its first id, and the sum of the weights."""
     wait_for_inputs(early)

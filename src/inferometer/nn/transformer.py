@@ -78,32 +78,29 @@ class Head(nn.Module):
         if self.projection is not None:
             hidden = self.projection(hidden)
         weight = token_table if self.weight is None else self.weight
-        if out is None:
-            return project(hidden, weight, launches=self.launches)
-        if launch_for(hidden, weight, self.launches) is not None:
-            return out.copy_(project(hidden, weight, launches=self.launches))
-        return torch.mm(hidden, weight.t(), out=out)
+        if hidden.is_cuda and launch_for(hidden, weight, self.launches) is None:
+            return torch.mm(hidden, weight.t(), out=logits_for(len(hidden), weight) if out is None else out)
+        logits = project(hidden, weight, launches=self.launches)
+        return logits if out is None else out.copy_(logits)
 
     def choose(self, hidden: Tensor, token_table: Tensor, places: Places, room: Tensor | None) -> None:
         """The best token after each hidden state (rows, hidden). Logits of few rows on a GPU are never written."""
         weight = token_table if self.weight is None else self.weight
         states = hidden if self.projection is None else self.projection(hidden)
         launch = launch_for(states, weight, self.launches)
-        if launch is not None:
-            choose_best(states, weight, places, launch)
-        elif room is not None:
-            choose(torch.mm(states, weight.t(), out=room), places)
+        if launch is None:
+            choose(self(hidden, token_table, room), places)
         else:
-            choose(project(states, weight), places)
+            choose_best(states, weight, places, launch)
 
 
-def logits_for(rows: int, model: Transformer) -> Tensor:
-    """Uninitialised (rows, vocabulary) in the model's type, every row of which begins at a multiple of 128 bytes.
+def logits_for(rows: int, weight: Tensor) -> Tensor:
+    """Uninitialised (rows, outputs) for the logits of a head's weight (outputs, inputs), in its type.
 
-    Whatever the vocabulary, matrix libraries and kernels then store and load 16 bytes at a time.
+    Every row begins at a multiple of 128 bytes: whatever the vocabulary, matrix libraries and kernels then store and load 16 at a time.
     """
-    vocabulary, unit = model.spec.vocabulary, 128 // model.dtype.itemsize
-    return torch.empty(rows, -(-vocabulary // unit) * unit, dtype=model.dtype, device=model.device)[:, :vocabulary]
+    outputs, unit = weight.shape[0], 128 // weight.element_size()
+    return torch.empty(rows, -(-outputs // unit) * unit, dtype=weight.dtype, device=weight.device)[:, :outputs]
 
 
 class Transformer(nn.Module):
@@ -172,17 +169,23 @@ class Transformer(nn.Module):
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """(rows, hidden) -> (rows, vocabulary), in the model's dtype. Raises ValueError for an encoder, which has no head.
 
-        out: where they are to be, as from `logits_for`.
+        out: where they are to be, as from `logits_room`.
         """
         if self.head is None:
             raise ValueError("an encoder has no logits")
         found: Tensor = self.head(hidden, self.embedding.token.weight, out)
         return found
 
+    def logits_room(self, rows: int) -> Tensor:
+        """Uninitialised (rows, vocabulary) that logits can be put into. Raises ValueError for an encoder."""
+        if self.head is None:
+            raise ValueError("an encoder has no logits")
+        return logits_for(rows, self.embedding.token.weight if self.head.weight is None else self.head.weight)
+
     def choose(self, hidden: Tensor, places: Places, room: Tensor | None = None) -> None:
         """The best token after each hidden state (rows, hidden) and its log-probability. Raises ValueError for an encoder.
 
-        room: for the logits, as from `logits_for`, where they have to be written.
+        room: for the logits, as from `logits_room`, where they have to be written.
         """
         if self.head is None:
             raise ValueError("an encoder has no logits")
