@@ -35,7 +35,7 @@ class Bucket:
     rows: int
     prompt_tokens: int
     longest: int
-    greedy: bool
+    greedy: bool = False
 
     @property
     def shape(self) -> Shape:

@@ -48,10 +48,13 @@ def choose(logits: Tensor, places: Places, drawing: Drawing | None = None, bound
 def choose_torch(logits: Tensor, places: Places, drawing: Drawing | None = None, bounds: Bounds | None = None) -> None:
     """The reference."""
     scores = processed(logits, drawing, bounds)
-    token_ids = best(scores)
-    if drawing is not None:
+    if drawing is None:
+        token_ids = best(scores)
+    else:
         uniforms = drawing.uniforms[:, :1] if drawing.step is None else drawing.uniforms.index_select(1, drawing.step)
-        token_ids = torch.where(drawing.samples != 0, draw(scores, uniforms), token_ids)
+        token_ids = draw(scores, uniforms)
+        if scores.device.type != "cpu" or not bool(drawing.samples.all()):
+            token_ids = torch.where(drawing.samples != 0, token_ids, best(scores))
     places.write(token_ids, scores.log_softmax(1).gather(1, token_ids[:, None]).squeeze(1).nan_to_num(nan=-torch.inf, neginf=-torch.inf))
 
 
@@ -65,7 +68,11 @@ def processed(logits: Tensor, drawing: Drawing | None, bounds: Bounds | None) ->
         scores = torch.where(bounds.keep(scores), scores, -torch.inf)
     if drawing is None:
         return scores
-    return (scores - scores.amax(1, keepdim=True).clamp_(min=LOWEST)).div_(drawing.temperatures[:, None].clamp(max=HOTTEST))
+    scores = scores.sub_(scores.amax(1, keepdim=True).clamp_(min=LOWEST))
+    temperatures = drawing.temperatures[:, None]
+    if scores.device.type == "cpu" and bool((temperatures == 1).all()):
+        return scores
+    return scores.div_(temperatures.clamp(max=HOTTEST))
 
 
 def clean(scores: Tensor) -> Tensor:
@@ -93,8 +100,9 @@ def draw(scores: Tensor, uniforms: Tensor) -> Tensor:
         return scores.argmax(1)
     blocks = blocked(scores)
     bests = blocks.amax(2)
-    weights = weigh(blocks, bests[:, :, None])
-    sums = weights.sum(2)
+    # Whole numbers below 2^53 all the way: floating sums of them are exact, and need no second copy of the vocabulary.
+    weights = (blocks - bests[:, :, None].clamp(min=LOWEST)).exp_().mul_(2.0**BITS).floor_()
+    sums = weights.sum(2, dtype=torch.float64).to(torch.int64)
     shrunk = (bests - bests.amax(1, keepdim=True).clamp_(min=LOWEST)).exp_()
     shares = (sums.to(torch.float64) * shrunk.to(torch.float64)).to(torch.int64)
     cumulative = shares.cumsum(1)
@@ -105,7 +113,7 @@ def draw(scores: Tensor, uniforms: Tensor) -> Tensor:
     share, own = shares.gather(1, block), sums.gather(1, block)
     left = target - (cumulative.gather(1, block) - share)
     inside = torch.minimum((left.to(torch.float64) / share.to(torch.float64) * own.to(torch.float64)).to(torch.int64), own - 1)
-    inner = _taken(weights, block.squeeze(1)).cumsum(1)
+    inner = _taken(weights, block.squeeze(1)).to(torch.int64).cumsum(1)
     token_ids = block * BLOCK + torch.searchsorted(inner, inside, right=True)
     return torch.where(total > 0, token_ids, 0).squeeze(1)
 
