@@ -28,7 +28,7 @@ from torch.nn import functional
 
 from inferometer.kernels.skinny import skinny_triton
 from inferometer.kernels.skinny_launch import Tiling, tiling
-from inferometer.kernels.support import processors, usable
+from inferometer.kernels.support import power_of_two, processors, usable
 
 CACHE_BYTES = 256 * 2**20
 """More than any L2 cache holds, by far."""
@@ -65,14 +65,20 @@ SHAPES = (
     Shape("llama-8b head", 128256, 4096),
 )
 SWEPT = tuple(shape for shape in SHAPES if shape.name.startswith("1.3b") or shape.name in ("6.7b output", "6.7b up", "6.7b down"))
-ONE = tuple(
-    Tiling(outputs, block, warps, 1, early=early)
-    for early in (False, True)
-    for outputs, block, warps in (
-        (1, 1024, 2), (1, 1024, 4), (2, 1024, 4), (4, 1024, 4), (8, 1024, 4), (1, 2048, 4), (2, 2048, 4), (4, 512, 2), (4, 512, 4),
-        (8, 512, 4), (4, 1024, 8), (4, 2048, 8), (1, 4096, 8), (2, 4096, 8),
+
+
+def wholes(inputs: int) -> tuple[Tiling, ...]:
+    """Launches of programs that hold whole rows, as many elements of a tile a thread as its registers may take."""
+    width = power_of_two(inputs)
+    tiles = [
+        (max(1, elements * 32 * warps // width), warps, programs)
+        for warps in (4, 8, 16) for programs in (1, 2, 4, 8) for elements in (16, 32, 64) if 8 <= warps * programs <= 32
+    ]  # fmt: skip
+    return tuple(
+        Tiling(min(16, outputs), width, warps, 1, programs, early=True, whole=True) for outputs, warps, programs in dict.fromkeys(tiles)
     )
-)  # fmt: skip
+
+
 FEW = tuple(
     Tiling(outputs, block, warps, stages, programs, early)
     for early in (False, True)
@@ -128,7 +134,7 @@ def distinct(shapes: tuple[Shape, ...], rows: list[int]) -> Iterator[tuple[Shape
     for shape in shapes:
         for count in rows:
             seen = set()
-            for launch in (tiling(count, shape.outputs, shape.inputs), *(ONE if count == 1 else FEW)):
+            for launch in (tiling(count, shape.inputs), *(wholes(shape.inputs) if count <= 4 else ()), *(FEW if count > 1 else ())):
                 parts = 1 if count == 1 else launch.parts(shape.outputs, shape.inputs, processors(device))
                 key = replace(launch, programs=0), parts
                 if key not in seen:
@@ -187,7 +193,7 @@ def sweep(shapes: tuple[Shape, ...], rows: list[int], copy: float, seconds: floa
             theirs = milliseconds(maps.cublas(x), 8)
             order = sorted(times, key=lambda launch: times[launch])
             late = [launch for launch in order if not launch.early]
-            for launch in (*order[:2], *late[:1], tiling(count, shape.outputs, shape.inputs)):
+            for launch in (*order[:2], *late[:1], tiling(count, shape.inputs)):
                 share = shape.bytes(count) / times[launch] / 1e6 / copy
                 print(
                     f"{shape!s:26} {count:4} {times[launch] * 1e3:8.1f} {share:7.1%} (cuBLAS {theirs * 1e3:.1f})  {describe(launch)}",

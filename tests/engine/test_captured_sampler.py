@@ -149,14 +149,14 @@ def test_one_load_serves_the_steps_of_a_plan_and_a_step_can_be_taken_twice() -> 
     drawn = []
     for _ in range(5):
         sampler.run(logits)
-        drawn.append(sampler.token_ids.tolist())
-        batch.update(sampler.token_ids)
+        drawn.append(sampler.places.token_ids.tolist())
+        batch.update(sampler.places.token_ids)
     assert drawn == expected
     again = batch_of({"do_sample": True}).plan()
     for _ in range(2):
         sampler.load(again)
         sampler.run(logits)
-        assert sampler.token_ids.tolist() == expected[0]
+        assert sampler.places.token_ids.tolist() == expected[0]
 
 
 def test_what_ran_before_the_first_load_leaves_no_trace() -> None:
@@ -178,15 +178,15 @@ def test_everything_stays_in_its_place_and_unloaded_rows_are_greedy_again() -> N
     assert plan.signature is not None
     sampler = CapturedSampler(3, plan.signature, CPU)
     sampler.load(plan)
-    places = sampler.token_ids.data_ptr(), sampler.logprobs.data_ptr()
+    places = sampler.places.token_ids.data_ptr(), sampler.places.logprobs.data_ptr()
     logits = torch.zeros(3, VOCABULARY)
     logits[:, 5] = 1e4
     sampler.run(logits)
     logits[1:, 7] = 2e4
     sampler.load(small.plan())
     sampler.run(logits)
-    assert sampler.token_ids.tolist() == [5, 7, 7]
-    assert (sampler.token_ids.data_ptr(), sampler.logprobs.data_ptr()) == places
+    assert sampler.places.token_ids.tolist() == [5, 7, 7]
+    assert (sampler.places.token_ids.data_ptr(), sampler.places.logprobs.data_ptr()) == places
     assert logits[0, 5] == 1e4
 
 
@@ -237,8 +237,8 @@ def test_the_largest_k_is_served_and_gives_what_the_eager_sampler_gives() -> Non
         logits = logits_of(3, at, 3000)
         sampler.load(ours.plan())
         sampler.run(logits)
-        assert (sampler.token_ids.tolist(), sampler.logprobs.tolist()) == eager(logits, theirs)
-        ours.update(sampler.token_ids)
+        assert (sampler.places.token_ids.tolist(), sampler.places.logprobs.tolist()) == eager(logits, theirs)
+        ours.update(sampler.places.token_ids)
 
 
 def test_samplers_are_kept_until_there_are_too_many_of_them() -> None:

@@ -1,4 +1,4 @@
-"""The filters against transformers' warpers, row by row and in mixed batches."""
+"""What filters and temperature leave, against transformers' warpers, row by row and in mixed batches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, TypicalLogitsWarper
 
-from inferometer.engine import filters
+from inferometer.kernels.token_choice import processed
+from inferometer.kernels.token_filters import SELECTED, Filters, bounds_torch
+from inferometer.kernels.token_rows import Drawing
 
 NONE = torch.empty(1, 0, dtype=torch.int64)  # the warpers compared with do not look at tokens
 quick = settings(deadline=None, max_examples=150)
@@ -35,6 +37,19 @@ def column(*values: float) -> Tensor:
     return torch.tensor(values, dtype=torch.float32)[:, None]
 
 
+def left(scores: Tensor, **asked: Tensor) -> Tensor:
+    """Scores with what the filters take out at -inf; each parameter [rows, 1]."""
+    largest = int(asked["top_k"].max()) if "top_k" in asked else 0
+    wanted = Filters(torch.ones(len(scores)), largest_k=largest, **{name: values.squeeze(1) for name, values in asked.items()})
+    return processed(scores, None, bounds_torch(scores, wanted))
+
+
+def tempered(scores: Tensor, temperatures: Tensor) -> Tensor:
+    """Scores at these temperatures, [rows, 1]."""
+    nothing = torch.zeros(len(scores))
+    return processed(scores, Drawing(nothing, temperatures.squeeze(1), nothing[:, None]), None)
+
+
 def kept(scores: Tensor) -> list[float]:
     return sorted(scores[scores > -math.inf].tolist())
 
@@ -43,19 +58,19 @@ def kept(scores: Tensor) -> list[float]:
 @given(score_rows(finite | tied), st.integers(1, 50))
 def test_top_k_equals_transformers_ties_included(scores: Tensor, k: int) -> None:
     ours = min(k, scores.shape[-1])
-    assert torch.equal(filters.top_k(scores, torch.tensor([[ours]]), ours), TopKLogitsWarper(k)(NONE, scores))
+    assert torch.equal(left(scores, top_k=torch.tensor([[ours]])), TopKLogitsWarper(k)(NONE, scores))
 
 
 @quick
 @given(score_rows(finite, unique=True), shares)
 def test_top_p_equals_transformers(scores: Tensor, p: float) -> None:
-    assert torch.equal(filters.top_p(scores, column(1 - p)), TopPLogitsWarper(p)(NONE, scores))
+    assert torch.equal(left(scores, tails=column(1 - p)), TopPLogitsWarper(p)(NONE, scores))
 
 
 @quick
 @given(score_rows(tied), shares)
 def test_top_p_keeps_as_many_of_equal_scores_as_transformers_those_of_lower_id(scores: Tensor, p: float) -> None:
-    ours = filters.top_p(scores, column(1 - p))
+    ours = left(scores, tails=column(1 - p))
     assert kept(ours) == kept(TopPLogitsWarper(p)(NONE, scores))
     for value in set(kept(ours)):
         alike = (scores[0] == value).nonzero().flatten()
@@ -75,28 +90,28 @@ def test_typical_p_equals_transformers(scores: Tensor, mass: float) -> None:
     same = scores[0][order].diff()[: len(gaps)] == 0
     assume(bool(((gaps > 1e-4) | same).all()))
     assume(bool(((reached - mass).abs() > 1e-5).all()))
-    assert torch.equal(filters.typical_p(scores, column(mass)), TypicalLogitsWarper(mass)(NONE, scores))
+    assert torch.equal(left(scores, masses=column(mass)), TypicalLogitsWarper(mass)(NONE, scores))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 6, 10, 17, 50])
 @pytest.mark.parametrize("p", [0.1, 0.25, 0.3, 0.5, 0.7, 0.9, 0.95])
 def test_equal_scores_at_the_very_edge(size: int, p: float) -> None:
     scores = torch.full((1, size), 0.5)
-    assert kept(filters.top_p(scores, column(1 - p))) == kept(TopPLogitsWarper(p)(NONE, scores))
-    assert torch.equal(filters.typical_p(scores, column(p)), TypicalLogitsWarper(p)(NONE, scores))
+    assert kept(left(scores, tails=column(1 - p))) == kept(TopPLogitsWarper(p)(NONE, scores))
+    assert torch.equal(left(scores, masses=column(p)), TypicalLogitsWarper(p)(NONE, scores))
 
 
 @quick
 @given(score_rows(finite | tied), st.floats(0.01, 100))
 def test_temperature_gives_the_same_probabilities_as_transformers(scores: Tensor, t: float) -> None:
-    ours = filters.temperature(scores, column(t), column(1)).softmax(-1)
+    ours = tempered(scores, column(t)).softmax(-1)
     torch.testing.assert_close(ours, TemperatureLogitsWarper(t)(NONE, scores.double()).softmax(-1).float(), rtol=1e-4, atol=1e-6)
 
 
 @quick
 @given(score_rows(st.floats(-(2.0**126), 2.0**126, width=32) | tied), st.sampled_from([torch.finfo(torch.float32).tiny, 1e-30, 1e-8]))
 def test_a_tiny_temperature_shares_everything_among_the_best(scores: Tensor, t: float) -> None:
-    probabilities = filters.temperature(scores, column(t), column(1)).softmax(-1)
+    probabilities = tempered(scores, column(t)).softmax(-1)
     best = scores == scores.max()
     assume(bool((scores.max() - scores[~best] > 1e-3).all()))
     assert torch.equal(probabilities, best / best.sum())
@@ -106,19 +121,19 @@ def test_a_tiny_temperature_shares_everything_among_the_best(scores: Tensor, t: 
 @given(score_rows(finite | tied), st.sampled_from([1e30, torch.finfo(torch.float32).max]))
 def test_a_huge_temperature_makes_what_is_allowed_equally_likely(scores: Tensor, t: float) -> None:
     allowed = scores > -math.inf
-    torch.testing.assert_close(filters.temperature(scores, column(t), column(1)).softmax(-1), allowed / allowed.sum())
+    torch.testing.assert_close(tempered(scores, column(t)).softmax(-1), allowed / allowed.sum())
 
 
-def test_no_temperature_changes_no_bit() -> None:
-    scores = torch.tensor([[0.1, -math.inf, 3e38, -3e38, 1e-40]])
-    assert torch.equal(filters.temperature(scores, column(1), column(0)), scores)
+def test_no_temperature_changes_no_distance() -> None:
+    scores = torch.tensor([[0.1, -math.inf, 3.0, -3e38, 1e-40]])
+    assert torch.equal(tempered(scores, column(1)), scores - 3.0)
 
 
 FILTERS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
-    "temperature": (lambda s, p: filters.temperature(s, p, torch.ones_like(p)), lambda u: u * 2 + 0.1),
-    "top_k": (lambda s, p: filters.top_k(s, p.long(), int(p.max())), lambda u: (u * 30).floor() + 1),
-    "top_p": (filters.top_p, lambda u: u),
-    "typical_p": (filters.typical_p, lambda u: u * 0.9 + 0.05),
+    "temperature": (tempered, lambda u: u * 2 + 0.1),
+    "top_k": (lambda s, p: left(s, top_k=p.long()), lambda u: (u * 30).floor() + 1),
+    "top_p": (lambda s, p: left(s, tails=p), lambda u: u),
+    "typical_p": (lambda s, p: left(s, masses=p), lambda u: u * 0.9 + 0.05),
 }
 
 
@@ -145,4 +160,26 @@ def test_a_row_without_any_finite_score_stays_one(name: str) -> None:
 
 def test_a_tiny_share_keeps_the_best() -> None:
     scores = torch.tensor([[1.0, 5.0, 4.999, -2.0]])
-    assert kept(filters.top_p(scores, column(1 - 1e-12))) == [5.0]
+    assert kept(left(scores, tails=column(1 - 1e-12))) == [5.0]
+
+
+@pytest.mark.parametrize("spread", [0.01, 1.0, 4.0])
+@pytest.mark.parametrize("tied", [False, True])
+def test_selecting_the_best_leaves_what_sorting_all_leaves(spread: float, tied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few of the best are enough for a row that has a few likely tokens; where they are not, the whole row is sorted."""
+    scores = torch.randn(6, 3 * SELECTED[-1], generator=torch.Generator().manual_seed(7)) * spread
+    scores = (scores * 8).round() / 8 if tied else scores
+    shares = torch.tensor([0.01, 0.1, 0.3, 0.5, 0.9, 0.99])[:, None]
+    few = [left(scores, tails=shares), left(scores, masses=shares)]
+    monkeypatch.setattr("inferometer.kernels.token_filters.SELECTED", ())
+    assert torch.equal(few[0], left(scores, tails=shares))
+    assert torch.equal(few[1], left(scores, masses=shares))
+
+
+def test_filters_follow_each_other() -> None:
+    """Each sees the probabilities of what the one before has left."""
+    scores = torch.tensor([0.4, 0.3, 0.2, 0.06, 0.04]).log()[None]
+    assert kept(left(scores, top_k=torch.tensor([[3]]), tails=column(1 - 0.7))) == kept(scores[:, :2])
+    assert kept(left(scores, tails=column(1 - 0.7))) == kept(scores[:, :2])
+    assert kept(left(scores, top_k=torch.tensor([[2]]), tails=column(1 - 0.55))) == kept(scores[:, :1])
+    assert kept(left(scores, top_k=torch.tensor([[2]]), tails=column(-1.0))) == kept(scores[:, :2])

@@ -24,7 +24,7 @@ from transformers import (
 
 from inferometer.engine.random import signed, uniform
 from inferometer.engine.sampler import Sampled, SamplingBatch, SamplingRow, sample
-from inferometer.engine.sampling_plan import DRAWS
+from inferometer.engine.sampling_plan import DRAWS, GREEDY, Signature
 from inferometer.errors import UserError
 from inferometer.schedule.sampling import SamplingParams
 
@@ -212,13 +212,18 @@ def test_plain_greedy_is_the_best_logit_and_the_models_own_log_probability() -> 
 
 def test_greedy_work_is_the_bare_minimum() -> None:
     work = batch_of({}, {"seed": 3, "top_logprobs": 2}, {"temperature": 0.0, "top_k": 4, "top_p": 0.5}).plan()
-    assert (work.edits, work.warpers, work.sampled, work.lasts) == ((), (), None, None)
+    assert (work.edits, work.needs, work.table, work.lasts) == ((), GREEDY, None, None)
+    logits = logits_of(3, 2)
+    assert work.edited(logits) is logits
 
 
-def test_a_filter_runs_only_on_the_rows_that_asked() -> None:
+def test_a_filter_runs_only_where_some_row_asks() -> None:
     work = batch_of({}, {"top_p": 0.5}, {"top_k": 3}).plan()
-    assert [filtered.rows.index.tolist() for filtered in work.warpers] == [[2], [1]]  # type: ignore[attr-defined]
-    assert batch_of({"top_k": VOCABULARY}, {"top_k": 10**30}).plan().warpers == ()
+    assert work.needs == Signature(samples=True, temperature=False, largest_k=4, top_p=True, typical_p=False)
+    assert work.table is not None
+    assert work.table.top_k.squeeze(1).tolist() == [0, 0, 3]
+    assert (work.table.tails >= 0).squeeze(1).tolist() == [False, True, False]
+    assert not batch_of({"top_k": VOCABULARY}, {"top_k": 10**30}).plan().needs.filters
 
 
 def test_temperature_zero_is_greedy_even_with_do_sample() -> None:

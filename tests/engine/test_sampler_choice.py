@@ -10,8 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inferometer.engine.choice import draw, likeliest
+from inferometer.engine.choice import likeliest
 from inferometer.engine.sampler import SamplingBatch, SamplingRow, sample
+from inferometer.kernels.token_choice import draw
 from inferometer.schedule.sampling import SamplingParams
 
 CPU = torch.device("cpu")
@@ -39,8 +40,8 @@ def test_the_chosen_token_is_where_the_cumulative_distribution_passes_the_number
     share = u * probabilities.sum().item()
     below = probabilities[:token].sum().item()
     assert probabilities[token] > 0
-    assert below <= share + 1e-12
-    assert share <= below + probabilities[token].item() + 1e-12
+    assert below <= share + 1e-6  # exponentials are rounded to float32
+    assert share <= below + probabilities[token].item() + 1e-6
 
 
 @pytest.mark.parametrize("u", [0.0, 0.5, JUST_BELOW_ONE])
@@ -59,8 +60,8 @@ def test_the_last_possible_number_chooses_the_last_possible_token(vocabulary: in
     assert pick(logprobs, 0.0) == 0
 
 
-def test_a_row_of_nan_gives_token_zero() -> None:
-    both = torch.cat((torch.full((1, 4), math.nan), logprobs_of([0.0, 0.0, 1.0, 0.0])))
+def test_a_row_without_probability_gives_token_zero() -> None:
+    both = torch.cat((torch.full((1, 4), -math.inf), logprobs_of([0.0, 0.0, 1.0, 0.0])))
     assert draw(both, torch.full((2, 1), 0.9, dtype=torch.float64)).tolist() == [0, 2]
 
 

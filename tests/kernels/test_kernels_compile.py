@@ -10,9 +10,22 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from inferometer.kernels import gate, kv_write, norm, paged_decode, ragged_prefill, rotary_write, skinny
+from inferometer.kernels import (
+    gate,
+    head_choice,
+    kv_write,
+    norm,
+    paged_decode,
+    ragged_prefill,
+    rotary_write,
+    skinny,
+    token_bounds,
+    token_choice,
+)
 from inferometer.kernels.skinny_launch import candidates
 from inferometer.kernels.support import Kernel
+from inferometer.kernels.token_filters import Filters
+from inferometer.kernels.token_rows import Bounds, Drawing, Places
 from inferometer.model.spec import Activation, NormKind
 
 triton = pytest.importorskip("triton")
@@ -22,6 +35,7 @@ KIB = 1024
 # Most shared memory of a block (CUDA C++ programming guide, technical specifications by compute capability).
 SHARED = {75: 64 * KIB, 80: 163 * KIB, 86: 99 * KIB, 89: 99 * KIB, 90: 227 * KIB, 100: 227 * KIB, 120: 99 * KIB}
 TYPES = {torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.int32: "*i32", torch.int64: "*i64"}
+TYPES |= {torch.float64: "*fp64"}
 
 
 @dataclass
@@ -99,6 +113,20 @@ def linear(card: Card, rows: int, outputs: int, inputs: int, dtype: torch.dtype)
     card.check(kernels=1)
 
 
+def drawing(rows: int) -> Drawing:
+    """As in the table that an engine has of its rows: words of many types."""
+    words = torch.zeros(rows, 68, dtype=torch.int64)
+    return Drawing(words[:, 0], words.view(torch.float32)[:, 4], words.view(torch.float64)[:, 4:], torch.zeros(1, dtype=torch.int64))
+
+
+def choose(card: Card, rows: int, vocabulary: int, dtype: torch.dtype, *, drawn: bool, bounded: bool) -> None:
+    logits, whole = torch.zeros(rows, vocabulary, dtype=dtype), torch.zeros(rows, dtype=torch.int32)
+    left = Bounds(torch.zeros(rows), whole, torch.zeros(rows)) if bounded else None
+    places = Places.on(logits.device, rows).seated(whole.long(), whole.long())
+    token_choice.choose_triton(logits, places, drawing(rows) if drawn else None, left)
+    card.check(kernels=2)
+
+
 def half(card: Card) -> torch.dtype:
     """The 16-bit type of such a card's models."""
     return torch.float16 if card.capability < 80 else torch.bfloat16
@@ -165,6 +193,27 @@ class TestCommonCards:
         )
         card.check(kernels=2)
 
+    @pytest.mark.parametrize(("drawn", "bounded"), [(False, False), (True, False), (True, True)])
+    def test_token_choice(self, card: Card, drawn: bool, bounded: bool) -> None:
+        choose(card, 4, 50258, half(card), drawn=drawn, bounded=bounded)
+
+    def test_token_choice_of_edited_scores(self, card: Card) -> None:
+        choose(card, 4, 250880, torch.float32, drawn=True, bounded=True)
+
+    @pytest.mark.parametrize("asked", ["top_k", "tails", "masses"])
+    def test_token_bounds(self, card: Card, asked: str) -> None:
+        rows = drawing(4)
+        parts = {"top_k": rows.samples, "tails": rows.temperatures, "masses": rows.temperatures}
+        wanted: dict[str, Any] = {asked: parts[asked]}
+        token_bounds.bounds_triton(torch.zeros(4, 50258, dtype=half(card)), Filters(rows.temperatures, **wanted))
+        card.check(kernels=1)
+
+    @pytest.mark.parametrize("rows", [1, 16])
+    def test_head_choice(self, card: Card, rows: int) -> None:
+        x, weight = torch.zeros(rows, 512, dtype=half(card)), torch.zeros(1000, 512, dtype=half(card))
+        head_choice.choose_best_triton(x, weight, Places.on(x.device, rows))
+        card.check(kernels=2)
+
 
 @pytest.mark.parametrize("card", [90], indirect=True)
 def test_nothing_but_old_pages_is_read_before_the_kernel_ahead_has_ended(card: Card) -> None:
@@ -176,6 +225,18 @@ def test_nothing_but_old_pages_is_read_before_the_kernel_ahead_has_ended(card: C
     assert "st.global" not in before
     assert ".v4.b32" not in before  # no head of any kind
     assert "st.global" in behind
+
+
+@pytest.mark.parametrize("card", [90], indirect=True)
+@pytest.mark.parametrize("vocabulary", [50258, 250880])
+def test_logits_are_read_16_bytes_at_a_time_whatever_the_vocabulary(card: Card, vocabulary: int) -> None:
+    """Where rows begin at multiples of that; the last block of a row is masked."""
+    room = torch.zeros(2, 250880 + 64, dtype=torch.bfloat16)[:, :vocabulary]
+    token_choice.choose_triton(room, Places.on(room.device, 2))
+    card.check(kernels=2)
+    before, behind = card.built[0].asm["ptx"].split("griddepcontrol.wait")
+    assert "ld.global" not in before
+    assert sum(".v4.b32" in line for line in behind.splitlines() if "ld.global" in line) == 2
 
 
 @pytest.mark.parametrize("card", [90], indirect=True)

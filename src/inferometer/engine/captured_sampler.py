@@ -8,33 +8,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from inferometer.engine import filters
-from inferometer.engine.choice import clean, draw, sound
+from inferometer.engine.choice import take
 from inferometer.engine.sampled import Sampled
 from inferometer.engine.sampling_plan import SamplingPlan, Signature
 from inferometer.engine.sampling_table import SamplingTable
-
-
-def choose(logits: Tensor, table: SamplingTable, signature: Signature, step: Tensor) -> tuple[Tensor, Tensor]:
-    """Tokens (int64 [rows]) and their log-probabilities (float32 [rows]), bit for bit those of `sample`, all on the device.
-
-    logits: [rows, vocabulary], left as they are. Every filter of `signature` goes over all rows of `table`; those that did not
-    ask have parameters under which it keeps everything. step: int64 [1], the column of the random numbers.
-    """
-    scores = clean(logits.to(torch.float32))
-    if signature.temperature:
-        scores = filters.temperature(scores, table.temperatures, table.tempered)
-    if signature.largest_k:
-        scores = filters.top_k(scores, table.top_k, signature.largest_k)
-    if signature.top_p:
-        scores = filters.top_p(scores, table.tails)
-    if signature.typical_p:
-        scores = filters.typical_p(scores, table.masses)
-    logprobs = scores.log_softmax(dim=-1)
-    token_ids = scores.argmax(dim=-1)
-    if signature.samples:
-        token_ids = torch.where(table.samples != 0, draw(logprobs, table.uniforms.index_select(1, step)), token_ids)
-    return token_ids, sound(logprobs.gather(-1, token_ids[:, None]).squeeze(-1))
+from inferometer.kernels.token_rows import Places
 
 
 class CapturedSampler:
@@ -47,8 +25,7 @@ class CapturedSampler:
     def __init__(self, rows: int, signature: Signature, device: torch.device) -> None:
         self.rows = rows
         self.signature = signature
-        self.token_ids = torch.zeros(rows, dtype=torch.int64, device=device)
-        self.logprobs = torch.zeros(rows, dtype=torch.float32, device=device)
+        self.places = Places.on(device, rows)
         self.replay: Callable[[], None] | None = None
         self._neutral = SamplingTable.neutral(1, device).words
         self._table = SamplingTable.neutral(rows if signature.samples else 0, device)
@@ -56,6 +33,10 @@ class CapturedSampler:
         self._plan: SamplingPlan | None = None
         self._next = 0
         self._loaded = 0
+
+    def seat(self, seats: Tensor, newest: Tensor) -> None:
+        """Where a run puts its tokens besides: seats, int64 [rows] at one place for good, of newest, int64 [seats]."""
+        self.places = self.places.seated(seats, newest)
 
     def load(self, plan: SamplingPlan) -> None:
         """Makes the coming run one of `plan`, at the step that it is at; does nothing where the last run leads there.
@@ -76,16 +57,14 @@ class CapturedSampler:
         self._next = plan.done + 1
 
     def run(self, logits: Tensor) -> None:
-        """One step: logits [rows, vocabulary] in, `token_ids` and `logprobs` written. Rows beyond the plan's get some token."""
-        token_ids, logprobs = choose(logits, self._table, self.signature, self._step)
-        self.token_ids.copy_(token_ids)
-        self.logprobs.copy_(logprobs)
+        """One step: logits [rows, vocabulary] in, tokens at `places`. Rows beyond the plan's get some token."""
+        take(logits, self.places, self.signature, self._table if self.signature.samples else None, self._step)
         if self.signature.samples:
             self._step.add_(1)
 
     def sampled(self, rows: int) -> Sampled:
         """What the newest run chose for the first `rows` rows; good until the next one. `fetch` it before that is launched."""
-        return Sampled(self.token_ids[:rows], self.logprobs[:rows], None, None, (0,) * rows)
+        return Sampled.at(self.places, rows)
 
 
 class SamplerGraphs:

@@ -1,37 +1,33 @@
-"""Choosing a token from log-probabilities, and ranking the likeliest."""
+"""Choosing tokens as a plan says, and ranking the likeliest."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from inferometer.engine.mass import fixed
-
-LARGEST = torch.finfo(torch.float32).max
-
-
-def clean(scores: Tensor) -> Tensor:
-    """A copy of `scores` in which NaN counts as -inf and +inf as the largest number."""
-    return scores.nan_to_num(nan=-torch.inf, posinf=LARGEST, neginf=-torch.inf)
+from inferometer.engine.sampling_plan import Signature
+from inferometer.engine.sampling_table import SamplingTable
+from inferometer.kernels.token_bounds import bounds
+from inferometer.kernels.token_choice import choose
+from inferometer.kernels.token_rows import Bounds, Drawing, Places
 
 
-def sound(logprobs: Tensor) -> Tensor:
-    """Log-softmax of a row without a finite score is NaN: its tokens have no probability, so -inf."""
-    return logprobs.nan_to_num(nan=-torch.inf, neginf=-torch.inf)
+def take(
+    scores: Tensor, places: Places, needs: Signature, table: SamplingTable | None, step: Tensor | int
+) -> tuple[Drawing | None, Bounds | None]:
+    """Chooses a token for every row: at most three launches on a GPU. Returns how, for whoever wants to know more than the token.
 
-
-def draw(logprobs: Tensor, uniforms: Tensor) -> Tensor:
-    """One token a row by the inverse of the cumulative distribution, int64 [rows].
-
-    logprobs: float32 [rows, vocabulary]. uniforms: float64 [rows, 1] in [0, 1). The cumulative sum is exact, so that the chosen
-    token is the first whose sum exceeds its share of the row's total; one with no probability adds nothing and is never it.
-    A row of NaN, which has no probability at all, gives token 0.
+    scores: [rows, vocabulary] of any floating type, edits applied. step: the column of the table's random numbers, on the device (int64
+    [1]) or known to the host.
     """
-    cumulative = fixed(logprobs.to(torch.float64).exp_()).cumsum(dim=-1)
-    total = cumulative[:, -1:]
-    # The product may round up to the total, which no token exceeds.
-    target = torch.minimum((uniforms * total.to(torch.float64)).to(torch.int64), total - 1)
-    return torch.searchsorted(cumulative, target, right=True).squeeze(-1)
+    if table is None:
+        choose(scores, places)
+        return None, None
+    drawing, left = table.drawing(step), None
+    if needs.filters:
+        left = bounds(scores, table.filters(needs.largest_k, top_p=needs.top_p, typical_p=needs.typical_p))
+    choose(scores, places, drawing, left)
+    return drawing, left
 
 
 def likeliest(logprobs: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -80,11 +80,13 @@ def _left_on_gpu(model: Transformer, page_size: int, seats: int, sweep_tokens: i
 
 def worst_sweep_bytes(model: Transformer, *, page_size: int, seats: int, sweep_tokens: int) -> int:
     """The most that a sweep takes on a GPU beside weights and pages, measured: as many tokens as may run together, a new token
-    drawn for every seat through all filters, and a prompt that is scored.
+    drawn for every seat through all filters and reported among the likeliest, and a prompt that is scored.
     """
     device = model.device
     limit = model.spec.context_limit or sweep_tokens
-    params = SamplingParams(max_new_tokens=1, do_sample=True, temperature=0.9, top_k=50, top_p=0.9, typical_p=0.9, ignore_eos=True)
+    params = SamplingParams(
+        max_new_tokens=1, temperature=0.9, top_k=50, top_p=0.9, typical_p=0.9, repetition_penalty=1.1, top_logprobs=5, ignore_eos=True
+    )
     scored = SamplingParams(max_new_tokens=1, prompt_logprobs=True, ignore_eos=True)
     each = max(1, min(sweep_tokens // (2 * seats), limit - 1))
     lengths = [each] * min(seats - 1, sweep_tokens // 2) + [max(1, min(sweep_tokens // 2, limit - 1))]

@@ -23,6 +23,7 @@ from inferometer.engine.sampling_state import SamplingState
 from inferometer.engine.staging import Staged, pack, table_entries
 from inferometer.engine.sweep_graphs import SweepGraphs
 from inferometer.kernels.support import usable
+from inferometer.kernels.token_rows import Places
 from inferometer.nn.cache import PagedCache
 from inferometer.nn.transformer import Transformer
 from inferometer.nn.upload import upload
@@ -84,27 +85,38 @@ class Runner:
         sequences, batch = self._align(pieces)
         if batch is None:
             return Flight((), None, scores, _arrival(scores))
-        sampled = self._sample(self.model.logits(hidden.index_select(0, staged.last)), batch)
+        sampled = self._choose(hidden.index_select(0, staged.last), batch)
         return self._finish(sequences, batch, sampled, staged.sampled_seats, scores)
 
     def _replay(self, decoding: Facts, prompts: Facts, pieces: Many[Share], graphs: SweepGraphs) -> Flight:
         if pieces:
             seats, columns, pages = upload(table_entries(decoding.followed_by(prompts)), torch.int64, self.model.device)
             self._table[seats, columns] = pages.to(torch.int32)
-        logits, seats = graphs.run(decoding, prompts)
         sequences, batch = self._align(pieces)
+        if batch is not None and batch.plan().signature == GREEDY:
+            return self._finish(sequences, batch, graphs.choose(decoding, prompts), None, ())
+        logits, seats = graphs.run(decoding, prompts)
         if batch is None:
             return Flight((), None, (), None)
         captured = None
         if not pieces and self._samplers is not None:
             captured = self._samplers.sampler_for(logits.shape[0], batch.plan())
         if captured is None:
-            sampled = sample(logits[: len(sequences)], batch)
-        else:
-            captured.load(batch.plan())
-            self._run(captured, logits)
-            sampled = captured.sampled(len(sequences))
-        return self._finish(sequences, batch, sampled, seats[: len(sequences)], ())
+            return self._finish(sequences, batch, sample(logits[: len(sequences)], batch), seats[: len(sequences)], ())
+        captured.load(batch.plan())
+        self._run(captured, logits, seats)
+        return self._finish(sequences, batch, captured.sampled(len(sequences)), None, ())
+
+    def _choose(self, hidden: Tensor, batch: SamplingBatch) -> Sampled:
+        """A token after each hidden state; without logits where nobody needs them."""
+        work, few = batch.plan(), self.model.few_tokens
+        if work.signature == GREEDY and few is not None:
+            return Sampled(*few.greedy(self.model.logits(hidden)), None, None, work.top_counts)
+        if work.signature != GREEDY or not usable(self.model.device):
+            return sample(self.model.logits(hidden), batch)
+        places = Places.on(self.model.device, len(batch))
+        self.model.choose(hidden, places)
+        return Sampled.at(places, len(batch))
 
     def _rows(self, cohort: Cohort) -> CohortRows:
         return CohortRows(cohort, self.cache.page_size, self._sampling.place)
@@ -116,25 +128,21 @@ class Runner:
         sequences = (*continuing, *entering) if entering else continuing
         return sequences, self._sampling.align(continuing, entering) if sequences else None
 
-    def _sample(self, logits: Tensor, batch: SamplingBatch) -> Sampled:
-        """`sample`, in one pass over the logits where a CPU has the kernel and no row wants more than its best token."""
-        work, few = batch.plan(), self.model.few_tokens
-        if few is None or work.signature != GREEDY:
-            return sample(logits, batch)
-        return Sampled(*few.greedy(logits), None, None, work.top_counts)
-
-    def _run(self, sampler: CapturedSampler, logits: Tensor) -> None:
+    def _run(self, sampler: CapturedSampler, logits: Tensor, seats: Tensor) -> None:
         if sampler.replay is not None:
             sampler.replay()
             return
+        sampler.seat(seats, self._tokens)
         sampler.run(logits)  # this step's sampling, after which everything it needs is compiled
         sampler.replay = Graph(lambda: sampler.run(logits), self.model.device, self._pool)
 
     def _finish(
-        self, sequences: tuple[Sequence, ...], batch: SamplingBatch, sampled: Sampled, seats: Tensor, scores: tuple[Scores, ...]
+        self, sequences: tuple[Sequence, ...], batch: SamplingBatch, sampled: Sampled, seats: Tensor | None, scores: tuple[Scores, ...]
     ) -> Flight:
+        """seats: where the tokens go, None if they are there."""
         fetched = sampled.fetch()
-        self._tokens.index_copy_(0, seats, sampled.token_ids)
+        if seats is not None:
+            self._tokens.index_copy_(0, seats, sampled.token_ids)
         batch.update(sampled.token_ids)
         return Flight(sequences, fetched, scores, None)
 

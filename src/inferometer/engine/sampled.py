@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from inferometer.kernels.token_rows import Places
+
 Tops = list[tuple[tuple[int, float], ...]]
 
 
@@ -26,6 +28,7 @@ class Sampled:
     token_ids: int64 [rows]. logprobs: float32 [rows], log-softmax of the processed scores (all penalties and, where the row
     samples, filters) at the token. top_ids, top_logprobs: int64 and float32 [rows, most tokens that a row asked for], best first,
     under the same scores; None if nobody asked. top_counts: how many each row asked for.
+    packed: int32, where tokens and log-probabilities of these rows and maybe more lie together; None where they do not.
     """
 
     token_ids: Tensor
@@ -33,15 +36,24 @@ class Sampled:
     top_ids: Tensor | None
     top_logprobs: Tensor | None
     top_counts: tuple[int, ...]
+    packed: Tensor | None = None
+
+    @classmethod
+    def at(cls, places: Places, rows: int) -> Sampled:
+        """The tokens of the first `rows` rows at these places, of which none asked for likeliest ones."""
+        return cls(places.token_ids[:rows], places.logprobs[:rows], None, None, (0,) * rows, places.packed)
 
     def fetch(self) -> Fetched:
         """Starts the way to the host behind the work that is queued now, as one copy. Later changes of these tensors do not matter."""
-        whole = [part for part in (self.token_ids, self.top_ids) if part is not None]
-        real = [part for part in (self.logprobs, self.top_logprobs) if part is not None]
-        # The 8-byte numbers first, so that they stay aligned.
-        packed = torch.cat([part.contiguous().view(torch.int32).flatten() for part in (*whole, *real)])
+        if self.packed is None:
+            whole = [part for part in (self.token_ids, self.top_ids) if part is not None]
+            real = [part for part in (self.logprobs, self.top_logprobs) if part is not None]
+            # The 8-byte numbers first, so that they stay aligned.
+            packed = torch.cat([part.contiguous().view(torch.int32).flatten() for part in (*whole, *real)])
+        else:
+            packed = self.packed
         if packed.device.type != "cuda":
-            return Fetched(packed, None, self.top_counts)
+            return Fetched(packed.clone() if packed is self.packed else packed, None, self.top_counts)
         host = torch.empty(packed.shape, dtype=torch.int32, pin_memory=True)
         host.copy_(packed, non_blocking=True)
         event: Any = torch.cuda.Event  # untyped in torch
@@ -69,11 +81,11 @@ class Fetched:
         if self.arrived is not None:
             self.arrived.synchronize()
         rows = len(self.top_counts)
-        count = self.packed.numel() // 3  # numbers of each kind: a token and its likeliest ones, for each row
+        count = self.packed.numel() // 3  # numbers of each kind: a token and its likeliest ones, for each row and maybe rows behind
         token_ids = self.packed[: 2 * count].view(torch.int64).tolist()
         logprobs = self.packed[2 * count :].view(torch.float32).tolist()
-        if count == rows:
-            return Tokens(token_ids, logprobs, [()] * rows)
+        if not any(self.top_counts):
+            return Tokens(token_ids[:rows], logprobs[:rows], [()] * rows)
         width = count // rows - 1
         starts = range(rows, count, width)
         tops = [

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from inferometer.engine.choice import draw, likeliest, sound
+from inferometer.engine.choice import likeliest, take
 from inferometer.engine.draws import Draws
 from inferometer.engine.history import History
 from inferometer.engine.sampled import Sampled
@@ -20,6 +20,8 @@ from inferometer.engine.sampling_plan import SamplingPlan, plan
 from inferometer.engine.sampling_row import SamplingRow
 from inferometer.engine.sampling_table import parameters
 from inferometer.engine.watermark import DEFAULT_WATERMARK, Watermark
+from inferometer.kernels.token_choice import processed
+from inferometer.kernels.token_rows import Places
 from inferometer.schedule.sampling import check
 
 __all__ = ["Sampled", "SamplingBatch", "SamplingRow", "check", "sample"]
@@ -132,16 +134,15 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
     if logits.shape != (len(batch), batch.vocabulary):
         raise ValueError(f"logits of shape {tuple(logits.shape)} for {len(batch)} rows and {batch.vocabulary} tokens")
     work = batch.plan()
-    scores = work.scores(logits)
-    logprobs = scores.log_softmax(dim=-1)
-    if work.sampled is None:
-        token_ids = scores.argmax(dim=-1)
-    else:
-        drawn = draw(work.sampled.take(logprobs), work.draws())
-        token_ids = drawn if work.everyone_samples else work.sampled.put(scores.argmax(dim=-1), drawn)
-    chosen = sound(logprobs.gather(-1, token_ids[:, None]).squeeze(-1))
+    scores = work.edited(logits)
+    places = Places.on(logits.device, len(batch))
+    drawing, left = take(scores, places, work.needs, work.table, work.done)
     count = max(work.top_counts, default=0)
     if not count:
-        return Sampled(token_ids, chosen, None, None, work.top_counts)
-    top_ids, top_logprobs = likeliest(sound(logprobs), count)
-    return Sampled(token_ids, chosen, top_ids, top_logprobs, work.top_counts)
+        return Sampled.at(places, len(batch))
+    logprobs = processed(scores, drawing, left).log_softmax(dim=-1)
+    top_ids, top_logprobs = likeliest(logprobs.nan_to_num_(nan=-torch.inf, neginf=-torch.inf), count)
+    # What a kernel has summed up in another order may differ in the last bit; the token's own is told once.
+    same = top_logprobs == logprobs.gather(1, places.token_ids[:, None])
+    top_logprobs = torch.where(same, places.logprobs[:, None], top_logprobs)
+    return Sampled(places.token_ids, places.logprobs, top_ids, top_logprobs, work.top_counts)

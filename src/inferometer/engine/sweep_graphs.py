@@ -11,9 +11,10 @@ from torch import Tensor
 
 from inferometer.engine.facts import Facts
 from inferometer.engine.graph import Graph
+from inferometer.engine.sampled import Sampled
 from inferometer.engine.staging import Shape, Staged, pack_decode, pack_mixed
+from inferometer.kernels.token_rows import Places
 from inferometer.nn.cache import PagedCache
-from inferometer.nn.linear import padded_rows
 from inferometer.nn.transformer import Transformer
 from inferometer.schedule.sweep import Share
 
@@ -29,11 +30,13 @@ PROMPT_TOKENS = (64, 128, 256, 512)
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """What a graph is recorded for: rows that decode, tokens of prompts behind them, and the most tokens that a decoding row can hold."""
+    """What a graph is recorded for: rows that decode, tokens of prompts behind them, the most tokens that a decoding row can hold, and
+    whether it ends with logits or, every row being greedy, with tokens."""
 
     rows: int
     prompt_tokens: int
     longest: int
+    greedy: bool = False
 
     @property
     def shape(self) -> Shape:
@@ -64,7 +67,8 @@ class SweepGraphs:
         self._inputs: dict[Shape, Tensor] = {}
         self._graphs: dict[Bucket, Graph | None] = {}
         rows = rows_bucket(tokens.numel() - 1) + PROMPTS
-        self._logits = padded_rows(model.embedding.token.weight, model.spec.vocabulary, rows)
+        self._logits = model.logits_room(rows)
+        self._places = Places.on(model.device, rows)
 
     @property
     def recorded(self) -> int:
@@ -85,7 +89,20 @@ class SweepGraphs:
         The first rows are those of the shares that sample, in order; both tensors are good until the next call. For prompts the block
         table holds all pages already.
         """
-        bucket = self._bucket(decoding, prompts)
+        shape, staged = self._launch(decoding, prompts, greedy=False)
+        return self._logits[: shape.sampled], staged.sampled_seats
+
+    def choose(self, decoding: Facts, prompts: Facts) -> Sampled:
+        """Queues a sweep after which every row that samples takes its best token, and puts these at their seats.
+
+        Arguments as for `run`. The tokens, in the same order, are good until the next call.
+        """
+        shape, _ = self._launch(decoding, prompts, greedy=True)
+        sampling = len(decoding) + int(prompts.samples.sum())
+        return Sampled.at(self._places.first(shape.sampled), sampling)
+
+    def _launch(self, decoding: Facts, prompts: Facts, *, greedy: bool) -> tuple[Shape, Staged]:
+        bucket = self._bucket(decoding, prompts, greedy=greedy)
         idle, size = self._tokens.numel() - 1, self._cache.page_size
         if bucket.prompt_tokens:
             packed = pack_mixed(decoding, prompts, bucket.rows, bucket.prompt_tokens, PROMPTS, size, idle)
@@ -102,17 +119,17 @@ class SweepGraphs:
             self._sweep(staged, bucket)
         else:
             graph()
-        return self._logits[: bucket.shape.sampled], staged.sampled_seats
+        return bucket.shape, staged
 
-    def _bucket(self, decoding: Facts, prompts: Facts) -> Bucket:
+    def _bucket(self, decoding: Facts, prompts: Facts, *, greedy: bool) -> Bucket:
         most = self._table.shape[1] * self._cache.page_size
         longest = _rounded(int(decoding.contexts.max(initial=1)), most)
         if not len(prompts):
-            return Bucket(rows_bucket(len(decoding)), 0, longest)
+            return Bucket(rows_bucket(len(decoding)), 0, longest, greedy)
         # Coarser: a row more costs such a sweep little, and there are more kinds of them.
         rows = min(max(8, 1 << (len(decoding) - 1).bit_length()), rows_bucket(self._tokens.numel() - 1)) if len(decoding) else 0
         tokens = int(prompts.counts.sum())
-        return Bucket(rows, next(size for size in PROMPT_TOKENS if size >= tokens), longest)
+        return Bucket(rows, next(size for size in PROMPT_TOKENS if size >= tokens), longest, greedy)
 
     def _sweep(self, staged: Staged, bucket: Bucket) -> None:
         if not bucket.prompt_tokens:
@@ -124,7 +141,12 @@ class SweepGraphs:
         hidden = self._model.sweep(batch, self._cache)
         if bucket.prompt_tokens:
             hidden = hidden.index_select(0, staged.last)
-        self._model.logits(hidden, self._logits[: bucket.shape.sampled])
+        rows = bucket.shape.sampled
+        if bucket.greedy:
+            places = self._places.first(rows).seated(staged.sampled_seats, self._tokens)
+            self._model.choose(hidden, places, room=self._logits[:rows])
+        else:
+            self._model.logits(hidden, out=self._logits[:rows])
 
     def _static(self, shape: Shape) -> Tensor:
         if shape not in self._inputs:

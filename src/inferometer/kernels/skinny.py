@@ -13,6 +13,7 @@ from torch.nn import functional
 from inferometer.kernels.activation import ACTIVATIONS
 from inferometer.kernels.finish import finish
 from inferometer.kernels.norm import NormWeights
+from inferometer.kernels.peaks import Peaks, peak
 from inferometer.kernels.prefetch import prefetch
 from inferometer.kernels.skinny_launch import Tiling, members, tiling
 from inferometer.kernels.skinny_rows import rows_product
@@ -71,20 +72,46 @@ def skinny_triton(
     assert out.stride(1) == 1
     if rows == 0 or outputs == 0:
         return out
-    assert x.stride(1) == 1
-    assert weight.is_contiguous()
-    chosen = launch or _standard(rows, inputs, x.dtype)
-    tiles = -(-outputs // chosen.outputs)
-    early = chosen.early and capability(x.device) >= (9, 0)
+    chosen = launch or standard(rows, inputs, x.dtype)
     added = out if residual is None else residual
     assert added.stride(1) == 1
-    options: dict[str, Any] = {
-        "biased": bias is not None, "added": residual is not None, "activation": activation, "tile": chosen.outputs, "early": early,
+    options = {"biased": bias is not None, "added": residual is not None, "activation": activation}
+    _product(x, weight, x if bias is None else bias, added, out, None, chosen, norm, options)
+    return out
+
+
+def skinny_peaks(x: Tensor, weight: Tensor, launch: Tiling) -> Peaks:
+    """Of x weight^T, rounded to its type as `skinny` would, the peaks alone: what it would write is never in memory."""
+    peaks = Peaks.of(x.shape[0], weight.shape[0], launch, x.device)
+    _product(x, weight, x, x, x, peaks, launch, None, {"biased": False, "added": False, "activation": None})
+    return peaks
+
+
+def _product(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    added: Tensor,
+    out: Tensor,
+    peaks: Peaks | None,
+    chosen: Tiling,
+    norm: NormWeights | None,
+    options: dict[str, Any],
+) -> None:
+    """Launches the kernel for so many rows, which writes either `out` or `peaks`."""
+    (rows, inputs), outputs = x.shape, weight.shape[0]
+    assert x.stride(1) == 1
+    assert weight.is_contiguous()
+    tiles = -(-outputs // chosen.outputs)
+    early = chosen.early and capability(x.device) >= (9, 0)
+    options = options | {
+        "peaked": peaks is not None, "tile": chosen.outputs, "early": early,
         "num_warps": chosen.warps, "num_stages": chosen.stages,
     }  # fmt: skip
     if early:
         options["launch_pdl"] = True
-    common = x, weight, x if bias is None else bias, added, out
+    marks = (out, out, out) if peaks is None else (peaks.tops, peaks.ids, peaks.sums)
+    common = x, weight, bias, added, out, *marks
     if chosen.whole:
         span = -(-tiles // max(1, min(tiles, chosen.programs * processors(x.device)))) * chosen.outputs
         gamma, beta = (None, None) if norm is None else (norm.weight, norm.bias)
@@ -94,7 +121,7 @@ def skinny_triton(
             width=power_of_two(inputs), members=power_of_two(rows), normed=None if norm is None else norm.kind,
             weighted=gamma is not None, shifted=beta is not None, **options,
         )  # fmt: skip
-        return out
+        return
     assert norm is None
     parts = chosen.parts(outputs, inputs, processors(x.device)) if tiles <= MOST_TILES else 1
     padded = members(rows)
@@ -106,10 +133,9 @@ def skinny_triton(
         (tiles, parts), *common, partial, arrived, rows, outputs, inputs, x.stride(0), added.stride(0), out.stride(0), members=padded,
         parts=parts, stages=chosen.stages, block=chosen.block, even=inputs % chosen.block == 0, wide=wide(x.dtype, x.device), **options,
     )  # fmt: skip
-    return out
 
 
-def _standard(rows: int, inputs: int, dtype: torch.dtype) -> Tiling:
+def standard(rows: int, inputs: int, dtype: torch.dtype) -> Tiling:
     """The tables are of 16-bit types; others get as many bytes."""
     found = tiling(rows, inputs)
     if found.whole:
@@ -125,9 +151,10 @@ def counters(device: torch.device) -> Tensor:
 
 @kernel("rows")
 def _few(
-    x: Any, weight: Any, bias: Any, residual: Any, out: Any, partial: Any, arrived: Any, rows: Any, outputs: Any, inputs: Any, x_row: Any,
-    residual_row: Any, out_row: Any, members: constexpr, parts: constexpr, tile: constexpr, block: constexpr, stages: constexpr,
-    even: constexpr, activation: constexpr, biased: constexpr, added: constexpr, wide: constexpr, early: constexpr,
+    x: Any, weight: Any, bias: Any, residual: Any, out: Any, tops: Any, ids: Any, sums: Any, partial: Any, arrived: Any, rows: Any,
+    outputs: Any, inputs: Any, x_row: Any, residual_row: Any, out_row: Any, members: constexpr, parts: constexpr, tile: constexpr,
+    block: constexpr, stages: constexpr, even: constexpr, activation: constexpr, biased: constexpr, added: constexpr, peaked: constexpr,
+    wide: constexpr, early: constexpr,
 ) -> None:  # fmt: skip
     """Several rows, padded to those of a matrix product whose other side is the weight as it lies in memory.
 
@@ -145,7 +172,7 @@ def _few(
     span = tl.cdiv(tl.cdiv(inputs, block), parts) * block
     start = part * span
     stop = tl.minimum(start + span, inputs)
-    sums = tl.zeros([tile, members], tl.float32)
+    products = tl.zeros([tile, members], tl.float32)
     if early:
         # The kernel before may still write x and the residual, not the weight: what the first iterations read comes into the cache.
         line: tl.constexpr = 1024 // weight.dtype.element_ty.primitive_bitwidth
@@ -164,9 +191,9 @@ def _few(
         if wide:
             w = w.to(tl.float32)
             a = a.to(tl.float32)
-        sums = tl.dot(w, a, sums, input_precision="ieee")
+        products = tl.dot(w, a, products, input_precision="ieee")
     # Outputs side by side, as the result is stored.
-    value = tl.trans(sums)
+    value = tl.trans(products)
     n = column * tile + tl.arange(0, tile)[None, :]
     real = (m < rows)[:, None] & (n < outputs)
     last = True
@@ -187,4 +214,7 @@ def _few(
         beside = residual + m[:, None] * residual_row + n
         bias_at = bias + tl.broadcast_to(n, (members, tile))
         rounded = finish(value, bias_at, beside, real, activation, biased, added, out.dtype.element_ty)
-        tl.store(out + m[:, None] * out_row + n, rounded, mask=real)
+        if peaked:
+            peak(rounded, n, real, m * tl.num_programs(0) + column, m < rows, tops, ids, sums)
+        else:
+            tl.store(out + m[:, None] * out_row + n, rounded, mask=real)

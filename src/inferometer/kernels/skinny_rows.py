@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from inferometer.kernels.finish import finish
+from inferometer.kernels.peaks import peak
 from inferometer.kernels.support import constexpr, kernel, tl
 
 
 @kernel("span", "rows")
 def rows_product(
-    x: Any, weight: Any, bias: Any, residual: Any, out: Any, gamma: Any, beta: Any, epsilon: Any, rows: Any, outputs: Any, span: Any,
-    x_row: Any, residual_row: Any, out_row: Any, inputs: constexpr, width: constexpr, members: constexpr, tile: constexpr,
-    normed: constexpr, weighted: constexpr, shifted: constexpr, activation: constexpr, biased: constexpr, added: constexpr,
-    early: constexpr,
+    x: Any, weight: Any, bias: Any, residual: Any, out: Any, tops: Any, ids: Any, sums: Any, gamma: Any, beta: Any, epsilon: Any,
+    rows: Any, outputs: Any, span: Any, x_row: Any, residual_row: Any, out_row: Any, inputs: constexpr, width: constexpr,
+    members: constexpr, tile: constexpr, normed: constexpr, weighted: constexpr, shifted: constexpr, activation: constexpr,
+    biased: constexpr, added: constexpr, peaked: constexpr, early: constexpr,
 ) -> None:  # fmt: skip
     """Each program holds all rows in registers, normed if asked, and takes `span` outputs, a tile at a time.
 
@@ -50,12 +51,17 @@ def rows_product(
         lines = weight + tl.minimum(n + tile, outputs - 1).to(tl.int64)[:, None] * inputs + k[None, :]
         following = tl.load(lines, mask=real[None, :] & (base + tile < stop), other=0, eviction_policy="evict_first")
         wide = w.to(tl.float32)
-        put(wide, x0, out, bias, residual, n, n < stop, activation, biased, added)
+        at = base // tile
+        tiles = tl.cdiv(outputs, tile)
+        put(wide, x0, out, bias, residual, n, n < stop, tops, ids, sums, at, True, activation, biased, added, peaked)
         if members > 1:
-            put(wide, x1, out + out_row, bias, residual + residual_row, n, (n < stop) & (rows > 1), activation, biased, added)
+            out1, residual1, more = out + out_row, residual + residual_row, rows > 1
+            put(wide, x1, out1, bias, residual1, n, n < stop, tops, ids, sums, at + tiles, more, activation, biased, added, peaked)
         if members > 2:
-            put(wide, x2, out + 2 * out_row, bias, residual + 2 * residual_row, n, (n < stop) & (rows > 2), activation, biased, added)
-            put(wide, x3, out + 3 * out_row, bias, residual + 3 * residual_row, n, (n < stop) & (rows > 3), activation, biased, added)
+            out2, residual2, more = out + 2 * out_row, residual + 2 * residual_row, rows > 2
+            put(wide, x2, out2, bias, residual2, n, n < stop, tops, ids, sums, at + 2 * tiles, more, activation, biased, added, peaked)
+            out3, residual3, more = out + 3 * out_row, residual + 3 * residual_row, rows > 3
+            put(wide, x3, out3, bias, residual3, n, n < stop, tops, ids, sums, at + 3 * tiles, more, activation, biased, added, peaked)
         w = following
 
 
@@ -76,8 +82,14 @@ def whole_row(
 
 @kernel()
 def put(
-    w: Any, x: Any, out: Any, bias: Any, residual: Any, n: Any, mine: Any, activation: constexpr, biased: constexpr, added: constexpr,
+    w: Any, x: Any, out: Any, bias: Any, residual: Any, n: Any, real: Any, tops: Any, ids: Any, sums: Any, at: Any, wanted: Any,
+    activation: constexpr, biased: constexpr, added: constexpr, peaked: constexpr,
 ) -> None:  # fmt: skip
-    """Outputs n of one row from weights w (tile, width)."""
-    sums = tl.sum(w * x.to(tl.float32)[None, :], 1)
-    tl.store(out + n, finish(sums, bias + n, residual + n, mine, activation, biased, added, out.dtype.element_ty), mask=mine)
+    """Outputs n of one row from weights w (tile, width): written, or the best of them."""
+    value = finish(
+        tl.sum(w * x.to(tl.float32)[None, :], 1), bias + n, residual + n, real & wanted, activation, biased, added, out.dtype.element_ty
+    )
+    if peaked:
+        peak(value[None, :], n[None, :], real[None, :], at + tl.arange(0, 1), wanted, tops, ids, sums)
+    else:
+        tl.store(out + n, value, mask=real & wanted)

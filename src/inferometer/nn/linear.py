@@ -117,22 +117,21 @@ class Linear(nn.Module):
 
 
 def head_logits(x: Tensor, weight: Tensor, launches: Launches, out: Tensor | None = None) -> Tensor:
-    """x weight^T: x (rows, inputs), weight (vocabulary, inputs), result (rows, vocabulary), in `out` if that is given.
-
-    Rows of the result lie a multiple of 16 bytes apart on a GPU: its matrix library is three times as slow where they do not, as
-    with vocabularies of odd sizes.
-    """
+    """x weight^T: x (rows, inputs), weight (vocabulary, inputs), result (rows, vocabulary), in `out` if that is given."""
     launch = launch_for(x, weight, launches)
     if launch is not None:
         return skinny_triton(x, weight, launch=launch, out=out)
     if not x.is_cuda:
-        return functional.linear(x, weight)
+        return functional.linear(x, weight) if out is None else torch.mm(x, weight.T, out=out)
     return torch.mm(x, weight.T, out=padded_rows(x, weight.shape[0]) if out is None else out)
 
 
 def padded_rows(like: Tensor, width: int, rows: int | None = None) -> Tensor:
-    """(rows, width), uninitialised, whose rows begin at multiples of 16 bytes; as many as `like` has unless told."""
-    unit = 16 // like.element_size()
+    """(rows, width), uninitialised, whose rows begin at multiples of 128 bytes; as many as `like` has unless told, of its type.
+
+    Whatever the vocabulary, matrix libraries and kernels then store and load 16 bytes at a time: cuBLAS is three times as slow else.
+    """
+    unit = 128 // like.element_size()
     stride = -(-width // unit) * unit
     return torch.empty(like.shape[0] if rows is None else rows, stride, dtype=like.dtype, device=like.device)[:, :width]
 

@@ -8,14 +8,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from inferometer.kernels.skinny_choice import Launches
+from inferometer.kernels.head_choice import choose_best
+from inferometer.kernels.skinny_choice import Launches, launch_for
+from inferometer.kernels.token_choice import choose
+from inferometer.kernels.token_rows import Places
 from inferometer.model.spec import LearnedPositions, ModelSpec, Rotary
 from inferometer.nn.attention import sweep_context
 from inferometer.nn.batch import RaggedBatch
 from inferometer.nn.cache import PagedCache
 from inferometer.nn.few_tokens import FewTokens
 from inferometer.nn.layers import Layer, Norm
-from inferometer.nn.linear import Linear, head_logits
+from inferometer.nn.linear import Linear, head_logits, padded_rows
 from inferometer.nn.residency import AllResident, Residency
 from inferometer.nn.rotary import RotaryEmbedding
 from inferometer.nn.segments import attention_kernels
@@ -78,7 +81,20 @@ class Head(nn.Module):
             hidden = self.projection(hidden)
         if few is not None and few.projects(hidden):
             return few.project(hidden)
-        return head_logits(hidden, token_table if self.weight is None else self.weight, self.launches, out)
+        return head_logits(hidden, self._weight(token_table), self.launches, out)
+
+    def choose(self, hidden: Tensor, token_table: Tensor, places: Places, room: Tensor | None) -> None:
+        """The best token after each hidden state (rows, hidden). Logits of few rows on a GPU are never written."""
+        weight = self._weight(token_table)
+        states = hidden if self.projection is None else self.projection(hidden)
+        launch = launch_for(states, weight, self.launches)
+        if launch is None:
+            choose(head_logits(states, weight, self.launches, room), places)
+        else:
+            choose_best(states, weight, places, launch)
+
+    def _weight(self, token_table: Tensor) -> Tensor:
+        return token_table if self.weight is None else self.weight
 
 
 class Transformer(nn.Module):
@@ -150,14 +166,27 @@ class Transformer(nn.Module):
         return out
 
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
-        """(rows, hidden) -> (rows, vocabulary), in the model's dtype, in `out` if that is given.
+        """(rows, hidden) -> (rows, vocabulary), in the model's dtype. Raises ValueError for an encoder, which has no head.
 
-        Raises ValueError for an encoder, which has no head.
+        out: where they are to be, as from `logits_room`.
         """
         if self.head is None:
             raise ValueError("an encoder has no logits")
-        scores: Tensor = self.head(hidden, self.embedding.token.weight, out, self.few_tokens)
-        return scores
+        found: Tensor = self.head(hidden, self.embedding.token.weight, out, self.few_tokens)
+        return found
+
+    def logits_room(self, rows: int) -> Tensor:
+        """Uninitialised (rows, vocabulary) that logits can be put into."""
+        return padded_rows(self.embedding.token.weight, self.spec.vocabulary, rows)
+
+    def choose(self, hidden: Tensor, places: Places, room: Tensor | None = None) -> None:
+        """The best token after each hidden state (rows, hidden) and its log-probability. Raises ValueError for an encoder.
+
+        room: for the logits, as from `logits_room`, where they have to be written.
+        """
+        if self.head is None:
+            raise ValueError("an encoder has no logits")
+        self.head.choose(hidden, self.embedding.token.weight, places, room)
 
     def log_probabilities(self, hidden: Tensor, targets: Tensor, *, chunk: int = 256) -> Tensor:
         """float32 (rows,): log-probability of int64 `targets` (rows,) after each hidden state.

@@ -1,0 +1,105 @@
+"""Best tokens from hidden states, without logits: those of the logits that the same launch would write."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from inferometer.kernels import head_choice
+from inferometer.kernels.head_choice import choose_best, choose_best_torch, choose_best_triton
+from inferometer.kernels.skinny import skinny_triton
+from inferometer.kernels.skinny_launch import MOST_ROWS, Tiling, candidates
+from inferometer.kernels.token_choice import choose_torch
+from inferometer.kernels.token_rows import Places
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+SMALL = Tiling(outputs=16, block=32, warps=4, stages=2)
+CUT = Tiling(outputs=16, block=16, warps=4, stages=2, programs=64)
+TYPES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+def inputs_of(rows: int, vocabulary: int, width: int, dtype: torch.dtype, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Hidden states, and a weight with equal rows, so that there are equal logits."""
+    draw = torch.Generator().manual_seed(seed)
+    x, weight = torch.randn(rows, width, generator=draw), torch.randn(vocabulary, width, generator=draw) * 2 * width**-0.5
+    weight[vocabulary // 2 :] = weight[: vocabulary - vocabulary // 2].clone()
+    if rows > 2:
+        x[1] = math.nan
+    return x.to(dtype), weight.to(dtype)
+
+
+def both(x: Tensor, weight: Tensor, launch: Tiling) -> tuple[Places, Tensor]:
+    """The tokens, and the logits of the same launch."""
+    rows = len(x)
+    seats, newest = torch.arange(rows, device=x.device) + 1, torch.zeros(rows + 1, dtype=torch.int64, device=x.device)
+    places = Places.on(x.device, rows).seated(seats, newest)
+    choose_best_triton(x, weight, places, launch)
+    return places, skinny_triton(x, weight, launch=launch)
+
+
+def check(places: Places, logits: Tensor) -> None:
+    want = Places.on(torch.device("cpu"), len(logits))
+    choose_torch(logits.cpu(), want)
+    assert torch.equal(places.token_ids.cpu(), want.token_ids)
+    torch.testing.assert_close(places.logprobs.cpu(), want.logprobs, atol=4e-6, rtol=4e-6)
+    assert places.newest is not None
+    assert places.newest.tolist() == [0, *want.token_ids.tolist()]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(("vocabulary", "width"), [(150, 64), (33, 50)])
+@pytest.mark.parametrize("rows", [1, 3, 17])
+@pytest.mark.parametrize("launch", [SMALL, CUT], ids=["whole", "cut"])
+def test_tokens_are_those_of_the_logits(
+    interpreted: Callable[..., Any], rows: int, vocabulary: int, width: int, dtype: torch.dtype, launch: Tiling
+) -> None:
+    x, weight = inputs_of(rows, vocabulary, width, dtype)
+    check(*interpreted(both, x, weight, launch))
+
+
+def few_tiles(x: Tensor, weight: Tensor, launch: Tiling) -> tuple[Places, Tensor]:
+    head_choice.TILES = 8
+    return both(x, weight, launch)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_more_tiles_than_are_looked_at_together(interpreted: Callable[..., Any], rows: int) -> None:
+    x, weight = inputs_of(rows, 500, 16, torch.float32)
+    check(*interpreted(few_tiles, x, weight, SMALL))
+
+
+def test_the_reference_serves_where_no_kernel_does() -> None:
+    x, weight = inputs_of(4, 50, 16, torch.float32)
+    got, want = Places.on(x.device, 4), Places.on(x.device, 4)
+    choose_best(x, weight, got)
+    choose_best_torch(x, weight, want)
+    assert torch.equal(got.packed, want.packed)
+    assert got.logprobs[1] == -math.inf
+    choose_best_triton(x[:0], weight, Places.on(x.device, 0))
+    with pytest.raises(ValueError, match=f"more than {MOST_ROWS}"):
+        choose_best(torch.zeros(MOST_ROWS + 1, 16), weight, want)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("rows", [1, 2, 16, 32])
+@pytest.mark.parametrize(("vocabulary", "width"), [(50272, 2048), (50258, 768), (250880, 1024), (1000, 50)])
+def test_gpu_tokens_are_those_of_the_logits(rows: int, vocabulary: int, width: int, dtype: torch.dtype) -> None:
+    """For every launch that may be chosen; and near the formula in float64."""
+    x, weight = inputs_of(rows, vocabulary, width, dtype, seed=int.from_bytes(os.urandom(3), "big"))
+    exact = (x.double() @ weight.double().T).log_softmax(1).nan_to_num(nan=-math.inf)
+    for launch in candidates(rows, width):
+        if dtype == torch.float32:
+            launch = replace(launch, block=launch.block // 2)
+        places, logits = both(x.cuda(), weight.cuda(), launch)
+        check(places, logits)
+        near = exact.gather(1, places.token_ids.cpu()[:, None]).squeeze(1)
+        torch.testing.assert_close(places.logprobs.cpu().double(), near, atol=5e-2 if dtype != torch.float32 else 1e-4, rtol=0)
