@@ -13,6 +13,7 @@ from inferometer.engine.choice import clean, draw, sound
 from inferometer.engine.sampled import Sampled
 from inferometer.engine.sampling_plan import SamplingPlan, Signature
 from inferometer.engine.sampling_table import SamplingTable
+from inferometer.kernels.log_softmax import log_softmax
 
 
 def choose(logits: Tensor, table: SamplingTable, signature: Signature, step: Tensor) -> tuple[Tensor, Tensor]:
@@ -30,7 +31,7 @@ def choose(logits: Tensor, table: SamplingTable, signature: Signature, step: Ten
         scores = filters.top_p(scores, table.tails)
     if signature.typical_p:
         scores = filters.typical_p(scores, table.masses)
-    logprobs = scores.log_softmax(dim=-1)
+    logprobs = log_softmax(scores)
     token_ids = scores.argmax(dim=-1)
     if signature.samples:
         token_ids = torch.where(table.samples != 0, draw(logprobs, table.uniforms.index_select(1, step)), token_ids)

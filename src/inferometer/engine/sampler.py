@@ -20,6 +20,7 @@ from inferometer.engine.sampling_plan import SamplingPlan, plan
 from inferometer.engine.sampling_row import SamplingRow
 from inferometer.engine.sampling_table import parameters
 from inferometer.engine.watermark import DEFAULT_WATERMARK, Watermark
+from inferometer.kernels.log_softmax import log_softmax
 from inferometer.schedule.sampling import check
 
 __all__ = ["Sampled", "SamplingBatch", "SamplingRow", "check", "sample"]
@@ -133,7 +134,7 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
         raise ValueError(f"logits of shape {tuple(logits.shape)} for {len(batch)} rows and {batch.vocabulary} tokens")
     work = batch.plan()
     scores = work.scores(logits)
-    logprobs = scores.log_softmax(dim=-1)
+    logprobs = log_softmax(scores)
     if work.sampled is None:
         token_ids = scores.argmax(dim=-1)
     else:

@@ -58,7 +58,11 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor | None]:
         """residual + feed-forward of x, both (tokens, hidden), as `add` gives it."""
-        inner = gate(self.up(x), self.activation) if self.gated else self.up(x, activation=self.activation)
+        if self.gated:
+            gating = gate if self.up.product is None else self.up.product.gate
+            inner = gating(self.up(x), self.activation)
+        else:
+            inner = self.up(x, activation=self.activation)
         return add(residual, self.down, inner)
 
 

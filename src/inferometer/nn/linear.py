@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from types import MappingProxyType
 
 import torch
@@ -12,6 +14,7 @@ from inferometer.kernels.activation import ACTIVATIONS
 from inferometer.kernels.skinny import skinny_triton
 from inferometer.kernels.skinny_choice import Launches, launch_for
 from inferometer.model.spec import Activation
+from inferometer.nn.invariant import Product
 
 
 class Packed:
@@ -39,6 +42,7 @@ class Linear(nn.Module):
     """A linear map whose weight is (outputs, inputs); left uninitialised for the loader.
 
     launches: how few rows are computed on a GPU, where that has been measured (`engine/tuning.py`).
+    product: what computes every row in the same way, in a model of invariant numerics.
     """
 
     def __init__(self, inputs: int, outputs: int, *, bias: bool) -> None:
@@ -47,6 +51,7 @@ class Linear(nn.Module):
         self.bias = nn.Parameter(torch.empty(outputs), requires_grad=False) if bias else None
         self.packed: Packed | None = None
         self.launches: Launches = {}
+        self.product: Product | None = None
 
     def pack(self) -> None:
         """Replaces the weight by its packed form, where that is possible: no second copy is kept, `weight` is left a shape."""
@@ -54,12 +59,20 @@ class Linear(nn.Module):
             self.packed = Packed(self.weight)
             self.weight = nn.Parameter(self.weight.to("meta"), requires_grad=False)
 
+    def multiply(self) -> Callable[[Tensor], Tensor]:
+        """x (tokens, inputs) -> x weight^T + bias, (tokens, outputs), in one call of the library."""
+        if self.packed is not None:
+            return partial(self.packed, bias=self.bias)
+        return partial(functional.linear, weight=self.weight, bias=self.bias)
+
     def takes_residual(self, x: Tensor) -> bool:
         """Whether `forward` would add a residual in its own launch."""
-        return self.packed is None and launch_for(x, self.weight, self.launches) is not None
+        return self.product is not None or (self.packed is None and launch_for(x, self.weight, self.launches) is not None)
 
     def forward(self, x: Tensor, *, activation: Activation | None = None, residual: Tensor | None = None) -> Tensor:
         """(tokens, inputs) -> (tokens, outputs): activation(x weight^T + bias) + residual."""
+        if self.product is not None:
+            return self.product(x, activation=activation, residual=residual)
         if self.packed is not None:
             return _finish(self.packed(x, self.bias), activation, residual)
         return project(x, self.weight, self.bias, activation=activation, residual=residual, launches=self.launches)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from inferometer.kernels.invariant_linear import Form
+from inferometer.kernels.log_softmax import log_softmax
 from inferometer.kernels.skinny_choice import Launches
 from inferometer.model.spec import LearnedPositions, ModelSpec, Rotary
 from inferometer.nn.attention import sweep_context
 from inferometer.nn.batch import RaggedBatch
 from inferometer.nn.cache import PagedCache
+from inferometer.nn.invariant import Product, block_product, kernel_product
 from inferometer.nn.layers import Layer, Norm
 from inferometer.nn.linear import Linear, project
+from inferometer.nn.numerics import Numerics
 from inferometer.nn.residency import AllResident, Residency
 from inferometer.nn.rotary import RotaryEmbedding
 from inferometer.nn.segments import attention_kernels
@@ -69,23 +74,30 @@ class Head(nn.Module):
         self.projection = Linear(spec.hidden, spec.embedding, bias=False) if spec.embedding != spec.hidden else None
         self.weight = None if spec.tied_head else nn.Parameter(torch.empty(spec.vocabulary, spec.embedding), requires_grad=False)
         self.launches: Launches = {}
+        self.product: Product | None = None
 
     def forward(self, hidden: Tensor, token_table: Tensor) -> Tensor:
         """(rows, hidden) -> (rows, vocabulary)."""
         if self.projection is not None:
             hidden = self.projection(hidden)
+        if self.product is not None:
+            return self.product(hidden)
         return project(hidden, token_table if self.weight is None else self.weight, launches=self.launches)
 
 
 class Transformer(nn.Module):
     """A decoder or encoder after `spec`. Its state_dict holds exactly the tensors of model.parameters, uninitialised.
 
+    numerics: how sums are taken; a model of invariant numerics is packed (`pack`) before it runs.
+
     Memory is taken at construction on `device` in `dtype`; raises torch.OutOfMemoryError where there is too little.
     """
 
-    def __init__(self, spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, spec: ModelSpec, device: torch.device, dtype: torch.dtype, numerics: Numerics = Numerics.FASTEST) -> None:
         super().__init__()
         self.spec = spec
+        self.numerics = numerics
+        self._ready = numerics is Numerics.FASTEST
         with torch.device("meta"):
             self.embedding = Embedding(spec)
             self.layers = nn.ModuleList(Layer(spec, i) for i in range(spec.layers))
@@ -111,10 +123,28 @@ class Transformer(nn.Module):
         """Puts the layers' matrices into the layout that the CPU's matrix instructions read, in place of the plain one.
 
         From then on `state_dict` holds only the shapes of what was packed. Does nothing on other devices and in other dtypes.
+        With invariant numerics it also finds out, on any device, how products can be taken so that no row's bits depend on others.
         """
         for module in self.modules():
             if isinstance(module, Linear):
                 module.pack()
+        if self.numerics is Numerics.INVARIANT:
+            self._choose_products()
+            self._ready = True
+
+    def _choose_products(self) -> None:
+        forms: dict[tuple[int, int], tuple[Form, ...]] = {}
+        sizes: dict[tuple[int, int], tuple[int, ...]] = {}
+        on_gpu = self.device.type == "cuda"
+        for module in self.modules():
+            if isinstance(module, Linear):
+                weight, bias, multiply = module.weight, module.bias, module.multiply()
+            elif isinstance(module, Head):
+                weight, bias = self.embedding.token.weight if module.weight is None else module.weight, None
+                multiply = partial(functional.linear, weight=weight)
+            else:
+                continue
+            module.product = kernel_product(weight, bias, forms) if on_gpu else block_product(multiply, weight, sizes)
 
     def forward(self, batch: RaggedBatch, cache: PagedCache | None = None, logits: Literal["last", "all"] = "last") -> Tensor:
         """Logits after each sequence's last token (sequences, vocabulary), or after every token (tokens, vocabulary)."""
@@ -126,10 +156,12 @@ class Transformer(nn.Module):
 
         Keys and values are written to `cache` at the places that the batch's rows name. Without a cache every sequence must be whole.
         """
+        if not self._ready:
+            raise RuntimeError("a model of invariant numerics runs once its weights are loaded and `pack` has been called")
         rotation = None if self.rotary is None else self.rotary.tables(batch.positions, batch.rotary_lengths, self.dtype)
         x: Tensor = self.embedding(batch)
         delta: Tensor | None = None
-        sweep = sweep_context(batch, self.spec, cache, rotation, x)
+        sweep = sweep_context(batch, self.spec, cache, rotation, x, self.numerics)
         with attention_kernels(x.device):
             for index, layer in enumerate(self.layers):
                 self.residency.acquire(index)
@@ -154,7 +186,7 @@ class Transformer(nn.Module):
         """
         parts = []
         for states, wanted in zip(torch.split(hidden, chunk), torch.split(targets, chunk), strict=True):
-            parts.append(-functional.cross_entropy(self.logits(states).float(), wanted, reduction="none"))
+            parts.append(log_softmax(self.logits(states).float()).gather(1, wanted[:, None])[:, 0])
         return torch.cat(parts)
 
     def pooled(self, hidden: Tensor, batch: RaggedBatch) -> Tensor:
