@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from inferometer.kernels.activation import ACTIVATIONS
+from inferometer.kernels.cancelling import cancelling, same_bits
 from inferometer.kernels.finish import finish
 from inferometer.kernels.support import capability, constexpr, early, kernel, processors, tl, usable, wait_for_inputs, wide
 from inferometer.model.spec import Activation
@@ -125,31 +126,24 @@ def invariant_linear_triton(
     return out
 
 
-def agreeing_forms(weight: Tensor) -> tuple[Form, ...]:
-    """The forms that give the bits of the first one, on this device and for a weight of this shape: (outputs, inputs), contiguous.
+def agreeing_forms(outputs: int, inputs: int, dtype: torch.dtype, device: torch.device) -> tuple[Form, ...]:
+    """The forms that give the bits of the first one, on this device and for weights of this shape.
 
-    Tried on random rows, launch by launch; waits for the device.
+    Tried launch by launch on sums that show their order; waits for the device.
     """
-    outputs, inputs = weight.shape
-    cut = parts_of(outputs, inputs, processors(weight.device))
-    weight = weight[:1024]  # the sums are cut as for all outputs
-    draw = torch.Generator().manual_seed(inputs)
-    choice = forms(weight.dtype, weight.device)
-    # As many rows as fill every place of the largest tile; each is one of 16, so that those also run as the few do.
-    few = torch.randn(choice[0].rows, inputs, generator=draw).to(weight.device, weight.dtype)
+    cut = parts_of(outputs, inputs, processors(device))
+    choice = forms(dtype, device)
+    # As many rows as fill every place of the largest tile; each is one of few, so that those also run as the few do. Of the outputs
+    # some tiles are enough: the sums are cut as for all of them.
+    few, weight = (t.to(device) for t in cancelling(choice[0].rows, min(outputs, 256), inputs, dtype))
     wanted = invariant_linear_triton(few, weight, among=choice[:1], parts=cut)
     agreed = [choice[0]]
     for form in choice[1:]:
         times = form.rows // len(few)
         got = invariant_linear_triton(few.repeat(times, 1), weight, among=(form,), parts=cut)
-        if torch.equal(_bits(got), _bits(wanted.repeat(times, 1))):
+        if same_bits(got, wanted.repeat(times, 1)):
             agreed.append(form)
     return tuple(agreed)
-
-
-def _bits(x: Tensor) -> Tensor:
-    """NaN is not itself, its bits are."""
-    return x.view(torch.int32 if x.dtype == torch.float32 else torch.int16)
 
 
 def _launch(

@@ -21,8 +21,9 @@ import torch
 from torch import Tensor
 
 from inferometer.kernels.activation import ACTIVATIONS
+from inferometer.kernels.cancelling import same_bits
 from inferometer.kernels.gate import gate, gate_torch
-from inferometer.kernels.invariant_linear import Form, agreeing_forms, invariant_linear_triton
+from inferometer.kernels.invariant_linear import Form, invariant_linear_triton
 from inferometer.model.spec import Activation
 
 Multiply = Callable[[Tensor], Tensor]
@@ -91,35 +92,18 @@ class BlockProduct:
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def agreeing_sizes(multiply: Multiply, inputs: int, dtype: torch.dtype) -> tuple[int, ...]:
+def agreeing_sizes(multiply: Multiply, x: Tensor) -> tuple[int, ...]:
     """The sizes of blocks in which every place gives a row the bits that every place of a block of STANDARD rows gives it.
 
-    Tried on random rows; (1,) if the places of that block differ already.
+    x: (some rows, inputs), for which `multiply` gives sums that show their order. (1,) if the places of that block differ already.
     """
-    draw = torch.Generator().manual_seed(inputs)
     agreed = list(SIZES)
-    for row in torch.randn(2, inputs, generator=draw).to(dtype):
+    for row in x:
         wanted = multiply(_block(row.expand(STANDARD, -1), STANDARD))
-        if not _alike(wanted, wanted[:1]):
+        if not same_bits(wanted, wanted[:1]):
             return (1,)
-        agreed = [size for size in agreed if _alike(multiply(_block(row.expand(size, -1), size)), wanted[:1])]
+        agreed = [size for size in agreed if same_bits(multiply(_block(row.expand(size, -1), size)), wanted[:1])]
     return tuple(agreed)
-
-
-def kernel_product(weight: Tensor, bias: Tensor | None, known: dict[tuple[int, int], tuple[Form, ...]]) -> KernelProduct:
-    """The product on a GPU. known: forms that agree, by the weight's shape; what is missing is tried and added."""
-    shape = (weight.shape[0], weight.shape[1])
-    if shape not in known:
-        known[shape] = agreeing_forms(weight)
-    return KernelProduct(weight, bias, known[shape])
-
-
-def block_product(multiply: Multiply, weight: Tensor, known: dict[tuple[int, int], tuple[int, ...]]) -> BlockProduct:
-    """The product on the CPU, as `kernel_product`. weight: for its shape and type alone."""
-    shape = (weight.shape[0], weight.shape[1])
-    if shape not in known:
-        known[shape] = agreeing_sizes(multiply, weight.shape[1], weight.dtype)
-    return BlockProduct(multiply, known[shape])
 
 
 def _block(x: Tensor, size: int) -> Tensor:
@@ -129,12 +113,6 @@ def _block(x: Tensor, size: int) -> Tensor:
     block = x.new_zeros(size, x.shape[1])
     block[: x.shape[0]] = x
     return block
-
-
-def _alike(x: Tensor, y: Tensor) -> bool:
-    """Bit by bit."""
-    kind = torch.int32 if x.dtype == torch.float32 else torch.int16
-    return bool((x.view(kind) == y.view(kind)).all())
 
 
 def _each(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from types import MappingProxyType
 
 import torch
@@ -58,12 +56,6 @@ class Linear(nn.Module):
         if Packed.possible(self.weight):
             self.packed = Packed(self.weight)
             self.weight = nn.Parameter(self.weight.to("meta"), requires_grad=False)
-
-    def multiply(self) -> Callable[[Tensor], Tensor]:
-        """x (tokens, inputs) -> x weight^T + bias, (tokens, outputs), in one call of the library."""
-        if self.packed is not None:
-            return partial(self.packed, bias=self.bias)
-        return partial(functional.linear, weight=self.weight, bias=self.bias)
 
     def takes_residual(self, x: Tensor) -> bool:
         """Whether `forward` would add a residual in its own launch."""

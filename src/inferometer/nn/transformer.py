@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from inferometer.kernels.invariant_linear import Form
 from inferometer.kernels.log_softmax import log_softmax
 from inferometer.kernels.skinny_choice import Launches
 from inferometer.model.spec import LearnedPositions, ModelSpec, Rotary
 from inferometer.nn.attention import sweep_context
 from inferometer.nn.batch import RaggedBatch
 from inferometer.nn.cache import PagedCache
-from inferometer.nn.invariant import Product, block_product, kernel_product
+from inferometer.nn.invariant import Product
 from inferometer.nn.layers import Layer, Norm
 from inferometer.nn.linear import Linear, project
 from inferometer.nn.numerics import Numerics
+from inferometer.nn.product_choice import ProductChoice
 from inferometer.nn.residency import AllResident, Residency
 from inferometer.nn.rotary import RotaryEmbedding
 from inferometer.nn.segments import attention_kernels
@@ -133,18 +132,12 @@ class Transformer(nn.Module):
             self._ready = True
 
     def _choose_products(self) -> None:
-        forms: dict[tuple[int, int], tuple[Form, ...]] = {}
-        sizes: dict[tuple[int, int], tuple[int, ...]] = {}
-        on_gpu = self.device.type == "cuda"
+        choice = ProductChoice(self.device, self.dtype)
         for module in self.modules():
             if isinstance(module, Linear):
-                weight, bias, multiply = module.weight, module.bias, module.multiply()
+                module.product = choice.product(module.weight, module.bias, module.packed)
             elif isinstance(module, Head):
-                weight, bias = self.embedding.token.weight if module.weight is None else module.weight, None
-                multiply = partial(functional.linear, weight=weight)
-            else:
-                continue
-            module.product = kernel_product(weight, bias, forms) if on_gpu else block_product(multiply, weight, sizes)
+                module.product = choice.product(self.embedding.token.weight if module.weight is None else module.weight)
 
     def forward(self, batch: RaggedBatch, cache: PagedCache | None = None, logits: Literal["last", "all"] = "last") -> Tensor:
         """Logits after each sequence's last token (sequences, vocabulary), or after every token (tokens, vocabulary)."""
