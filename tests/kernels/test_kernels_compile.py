@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
 import pytest
 import torch
 
-from inferometer.kernels import gate, kv_write, norm, paged_decode, ragged_prefill, rotary_write, skinny
+from inferometer.kernels import (
+    gate,
+    invariant_attention,
+    invariant_linear,
+    kv_write,
+    log_softmax,
+    norm,
+    paged_decode,
+    ragged_prefill,
+    rotary_write,
+    skinny,
+)
 from inferometer.kernels.skinny_launch import candidates
 from inferometer.kernels.support import Kernel
 from inferometer.model.spec import Activation, NormKind
@@ -63,10 +75,10 @@ class Card:
 def card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Card:
     card = Card(request.param)
     monkeypatch.setattr(Kernel, "launch", lambda kernel, grid, *arguments, **options: card.launch(kernel, grid, *arguments, **options))
-    for module in (paged_decode, ragged_prefill, skinny):
+    for module in (paged_decode, ragged_prefill, skinny, invariant_linear, invariant_attention):
         monkeypatch.setattr(module, "capability", lambda device: divmod(card.capability, 10))
     monkeypatch.setattr("inferometer.kernels.support.capability", lambda device: divmod(card.capability, 10))
-    for module in (paged_decode, skinny):
+    for module in (paged_decode, skinny, invariant_linear):
         monkeypatch.setattr(module, "processors", lambda device: 100)
     return card
 
@@ -96,6 +108,20 @@ def linear(card: Card, rows: int, outputs: int, inputs: int, dtype: torch.dtype)
     weight, bias = torch.zeros(1, dtype=dtype).expand(outputs, inputs), torch.zeros(outputs, dtype=dtype)
     weight.is_contiguous = lambda: True  # type: ignore[method-assign, assignment]  # as large as it says, without the memory
     skinny.skinny_triton(x, weight, bias, activation="gelu_tanh", residual=residual)
+    card.check(kernels=1)
+
+
+def invariant(card: Card, rows: int, outputs: int, inputs: int, dtype: torch.dtype) -> None:
+    x, residual = torch.zeros(rows, inputs, dtype=dtype), torch.zeros(rows, outputs, dtype=dtype)
+    weight, bias = torch.zeros(outputs, inputs, dtype=dtype), torch.zeros(outputs, dtype=dtype)
+    invariant_linear.invariant_linear_triton(x, weight, bias, activation="gelu_tanh", residual=residual)
+    card.check(kernels=1)
+
+
+def attention(card: Card, heads: int, kv_heads: int, head_size: int, dtype: torch.dtype, biased: bool) -> None:
+    query, slopes = torch.zeros(32, heads, head_size, dtype=dtype), torch.zeros(heads) if biased else None
+    held, starts = pages(kv_heads, head_size, dtype), torch.zeros(3, dtype=torch.int32)
+    invariant_attention.invariant_attention_triton(query, **held, starts=starts, page_size=16, scale=0.1, slopes=slopes)
     card.check(kernels=1)
 
 
@@ -144,6 +170,34 @@ class TestCommonCards:
     )
     def test_skinny(self, card: Card, rows: int, outputs: int, inputs: int) -> None:
         linear(card, rows, outputs, inputs, half(card))
+
+    @pytest.mark.parametrize("rows", [1, 100, 300])
+    @pytest.mark.parametrize(("outputs", "inputs"), [(2048, 1024), (16384, 300)])
+    def test_invariant_linear(self, card: Card, rows: int, outputs: int, inputs: int) -> None:
+        invariant(card, rows, outputs, inputs, half(card))
+
+    @pytest.mark.parametrize(("head_size", "biased"), [(64, False), (80, True), (128, True), (256, False)])
+    def test_invariant_attention(self, card: Card, head_size: int, biased: bool) -> None:
+        attention(card, 4, 2, head_size, half(card), biased)
+
+    @pytest.mark.parametrize("vocabulary", [300, 50257])
+    def test_log_softmax(self, card: Card, vocabulary: int) -> None:
+        log_softmax.log_softmax_triton(torch.zeros(4, vocabulary))
+        card.check(kernels=1)
+
+
+@pytest.mark.parametrize("card", [90], indirect=True)
+def test_every_row_of_invariant_kernels_goes_through_one_kind_of_matrix_instruction(card: Card) -> None:
+    """Of 64 rows, and 16 numbers a step: tiles of other sizes would be others, and might round in another way."""
+    for rows in (1, 100, 300):
+        x, weight = torch.zeros(rows, 4096, dtype=torch.bfloat16), torch.zeros(4096, 4096, dtype=torch.bfloat16)
+        invariant_linear.invariant_linear_triton(x, weight)
+    query, starts = torch.zeros(32, 4, 128, dtype=torch.bfloat16), torch.zeros(3, dtype=torch.int32)
+    invariant_attention.invariant_attention_triton(query, **pages(4, 128, torch.bfloat16), starts=starts, page_size=16, scale=0.1)
+    card.check(kernels=4)
+    for built in card.built:
+        products = re.findall(r"(?:wgmma\.mma_async|mma)\.sync\.aligned\.(m\d+)n\d+(k\d+)", built.asm["ptx"])
+        assert set(products) == {("m64", "k16")}
 
 
 @pytest.mark.parametrize("card", [90], indirect=True)
@@ -198,6 +252,17 @@ class TestAllCards:
 
     def test_prefill(self, card: Card, head_size: int, dtype: torch.dtype) -> None:
         prefill(card, 4, 2, head_size, dtype, 1000, biased=True)
+
+    def test_invariant_attention(self, card: Card, head_size: int, dtype: torch.dtype) -> None:
+        attention(card, 4, 2, head_size, dtype, biased=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("card", [75, 86, 90, 100, 120], indirect=True)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("rows", [1, 100, 300])
+def test_invariant_linear_on_all_cards(card: Card, rows: int, dtype: torch.dtype) -> None:
+    invariant(card, rows, 2048, 2048, dtype)
 
 
 @pytest.mark.slow
