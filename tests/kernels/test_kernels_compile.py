@@ -171,12 +171,11 @@ class TestCommonCards:
     def test_skinny(self, card: Card, rows: int, outputs: int, inputs: int) -> None:
         linear(card, rows, outputs, inputs, half(card))
 
-    @pytest.mark.parametrize("rows", [1, 100, 300])
-    @pytest.mark.parametrize(("outputs", "inputs"), [(2048, 1024), (16384, 300)])
+    @pytest.mark.parametrize(("rows", "outputs", "inputs"), [(1, 2048, 1024), (100, 16384, 300), (300, 2048, 1024)])
     def test_invariant_linear(self, card: Card, rows: int, outputs: int, inputs: int) -> None:
         invariant(card, rows, outputs, inputs, half(card))
 
-    @pytest.mark.parametrize(("head_size", "biased"), [(64, False), (80, True), (128, True), (256, False)])
+    @pytest.mark.parametrize(("head_size", "biased"), [(80, True), (128, False), (256, False)])
     def test_invariant_attention(self, card: Card, head_size: int, biased: bool) -> None:
         attention(card, 4, 2, head_size, half(card), biased)
 
