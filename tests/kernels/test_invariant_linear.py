@@ -116,20 +116,28 @@ def test_blocks_divide_the_unit_in_which_sums_are_cut(monkeypatch: pytest.Monkey
             assert all(form.outputs % 64 == 0 for form in choice)
 
 
-def test_forms_that_disagree_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A card on which wide tiles add up backwards."""
+@pytest.mark.parametrize(("odd", "left"), [((), (0, 1, 2)), ((0,), (1, 2)), ((2,), (0, 1)), ((0, 2), (1,)), ((1,), (1,))])
+def test_forms_that_disagree_are_left_out(monkeypatch: pytest.MonkeyPatch, odd: tuple[int, ...], left: tuple[int, ...]) -> None:
+    """A card on which some tiles add up backwards."""
+    monkeypatch.setattr(module, "capability", lambda device: (9, 0))
+    choice = forms(torch.bfloat16, CPU)
 
     def launched(x: Tensor, weight: Tensor, *, among: tuple[Form, ...], parts: int) -> Tensor:
-        wide = among[0].outputs == 128
+        backwards = choice.index(among[0]) in odd
         total = torch.zeros(len(x), len(weight))
-        for i in reversed(range(x.shape[1])) if wide else range(x.shape[1]):
+        for i in reversed(range(x.shape[1])) if backwards else range(x.shape[1]):
             total += x[:, i, None] * weight[:, i]
         return total
 
-    monkeypatch.setattr(module, "capability", lambda device: (9, 0))
     monkeypatch.setattr(module, "invariant_linear_triton", launched)
-    choice = forms(torch.bfloat16, CPU)
-    assert module.agreeing_forms(64, 96, torch.bfloat16, CPU) == choice[:2]
+    assert module.agreeing_forms(64, 96, torch.bfloat16, CPU) == tuple(choice[i] for i in left)
+
+
+def test_a_card_on_which_places_count_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "capability", lambda device: (9, 0))
+    monkeypatch.setattr(module, "invariant_linear_triton", lambda x, weight, **_: torch.arange(len(x) * 64.0).view(-1, 64))
+    with pytest.raises(RuntimeError, match="cannot be deterministic"):
+        module.agreeing_forms(64, 96, torch.bfloat16, CPU)
 
 
 @pytest.mark.gpu

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from inferometer.kernels.cancelling import same_bits
-from inferometer.kernels.log_softmax import log_softmax, log_softmax_triton
+from inferometer.kernels.log_softmax import log_softmax, log_softmax_triton, softmax
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -39,6 +39,7 @@ def test_rows_have_the_same_bits_in_any_place_on_the_cpu(vocabulary: int) -> Non
     alone = log_softmax(row[None])
     for rows in (2, 3, 17, 128):
         assert same_bits(log_softmax(row.expand(rows, -1).contiguous()), alone)
+        assert same_bits(softmax(row.expand(rows, -1).contiguous()), softmax(row[None]))
 
 
 @pytest.mark.gpu
@@ -50,3 +51,5 @@ def test_gpu_rows_have_the_same_bits_in_any_place(vocabulary: int) -> None:
     torch.testing.assert_close(alone.cpu().double(), row.cpu().double().log_softmax(-1)[None], atol=1e-4, rtol=1e-6)
     for rows in (2, 3, 17, 128):
         assert same_bits(log_softmax(row.expand(rows, -1).contiguous()), alone)
+        assert same_bits(softmax(row.expand(rows, -1).contiguous()), softmax(row[None]))
+    torch.testing.assert_close(softmax(row[None]).cpu().double(), row.cpu().double().softmax(-1)[None], atol=1e-6, rtol=1e-4)

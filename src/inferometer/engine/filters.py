@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from inferometer.engine.mass import fixed, floating
+from inferometer.kernels.log_softmax import log_softmax, softmax
 
 _LOWEST = torch.finfo(torch.float32).min
 
@@ -44,7 +45,7 @@ def top_p(scores: Tensor, tail: Tensor) -> Tensor:
     """
     values, ids = scores.sort(dim=-1, descending=True, stable=True)
     values, ids = values.flip(-1), ids.flip(-1)
-    mass = floating(fixed(values.softmax(dim=-1)).cumsum(dim=-1)).to(torch.float32)
+    mass = floating(fixed(softmax(values)).cumsum(dim=-1)).to(torch.float32)
     out = mass <= tail
     out[:, -1] = False
     return scores.masked_fill(torch.zeros_like(out).scatter_(-1, ids, out), -math.inf)
@@ -56,11 +57,11 @@ def typical_p(scores: Tensor, mass: Tensor) -> Tensor:
     A mass above 1 is never reached and keeps all.
     Locally typical sampling (Meister et al., 2023).
     """
-    logprobs = scores.log_softmax(dim=-1)
+    logprobs = log_softmax(scores)
     entropy = floating(fixed(-(logprobs * logprobs.exp())).sum(dim=-1, keepdim=True)).to(torch.float32)
     distance = (-logprobs - entropy).abs()
     ordered, ids = distance.sort(dim=-1, stable=True)
-    reached = floating(fixed(scores.gather(-1, ids).softmax(dim=-1)).cumsum(dim=-1)).to(torch.float32)
+    reached = floating(fixed(softmax(scores.gather(-1, ids))).cumsum(dim=-1)).to(torch.float32)
     last = (reached < mass).sum(dim=-1, keepdim=True).clamp_(max=scores.shape[-1] - 1)
     out = ordered > ordered.gather(-1, last)
     return scores.masked_fill(torch.zeros_like(out).scatter_(-1, ids, out), -math.inf)

@@ -95,7 +95,7 @@ def invariant_attention_triton(
     return out
 
 
-@kernel("query", "seats", "starts", "contexts", "table_row", "tokens", "rows")
+@kernel("seats", "starts", "contexts", "table_row", "tokens", "rows")
 def _attend(
     query: Any, keys: Any, values: Any, table: Any, seats: Any, starts: Any, contexts: Any, slopes: Any, out: Any, query_token: Any,
     query_head: Any, table_row: Any, scale: Any, tokens: Any, rows: Any, heads: constexpr, kv_heads: constexpr, head_size: constexpr,

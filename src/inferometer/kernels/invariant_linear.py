@@ -127,23 +127,25 @@ def invariant_linear_triton(
 
 
 def agreeing_forms(outputs: int, inputs: int, dtype: torch.dtype, device: torch.device) -> tuple[Form, ...]:
-    """The forms that give the bits of the first one, on this device and for weights of this shape.
+    """The forms that give the bits of the second one, on this device and for weights of this shape.
 
-    Tried launch by launch on sums that show their order; waits for the device.
+    The second serves any number of rows well enough, if it should be alone. Tried launch by launch on sums that show their order; waits
+    for the device. Raises RuntimeError if a row's place within a tile counts, which no GPU is known for.
     """
     cut = parts_of(outputs, inputs, processors(device))
     choice = forms(dtype, device)
-    # As many rows as fill every place of the largest tile; each is one of few, so that those also run as the few do. Of the outputs
-    # some tiles are enough: the sums are cut as for all of them.
-    few, weight = (t.to(device) for t in cancelling(choice[0].rows, min(outputs, 256), inputs, dtype))
-    wanted = invariant_linear_triton(few, weight, among=choice[:1], parts=cut)
-    agreed = [choice[0]]
-    for form in choice[1:]:
-        times = form.rows // len(few)
-        got = invariant_linear_triton(few.repeat(times, 1), weight, among=(form,), parts=cut)
-        if same_bits(got, wanted.repeat(times, 1)):
-            agreed.append(form)
-    return tuple(agreed)
+    # As many rows as fill every place of a tile, each one of few. Of the outputs some tiles are enough: the sums are cut as for all.
+    most = max(form.rows for form in choice)
+    few, weight = (t.to(device) for t in cancelling(16, min(outputs, 256), inputs, dtype))
+    x = few.repeat(most // 16, 1)
+
+    def tried(form: Form) -> Tensor:
+        return invariant_linear_triton(x[: form.rows], weight, among=(form,), parts=cut)
+
+    wanted = tried(choice[1])
+    if not same_bits(wanted, wanted[:16].repeat(choice[1].rows // 16, 1)):
+        raise RuntimeError("matrix products on this device depend on a row's place: it cannot be deterministic")
+    return tuple(form for form in choice if same_bits(tried(form), wanted[:16].repeat(form.rows // 16, 1)))
 
 
 def _launch(

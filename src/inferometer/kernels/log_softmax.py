@@ -1,4 +1,4 @@
-"""Log-probabilities of rows of scores."""
+"""Log-probabilities and probabilities of rows of scores."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ def log_softmax(scores: Tensor) -> Tensor:
     Moves 2 * rows * vocabulary elements from and to memory, if the L2 cache holds the rows that are under way: they are read three times.
     """
     return log_softmax_triton(scores) if usable(scores.device) and scores.shape[1] % 4 else log_softmax_torch(scores)
+
+
+def softmax(scores: Tensor) -> Tensor:
+    """Probabilities of float32 (rows, vocabulary), under the same promise."""
+    return log_softmax_triton(scores).exp_() if usable(scores.device) and scores.shape[1] % 4 else scores.softmax(-1)
 
 
 def log_softmax_torch(scores: Tensor) -> Tensor:
