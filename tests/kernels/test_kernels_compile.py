@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
@@ -13,7 +14,10 @@ import torch
 from inferometer.kernels import (
     gate,
     head_choice,
+    invariant_attention,
+    invariant_linear,
     kv_write,
+    log_softmax,
     norm,
     paged_decode,
     ragged_prefill,
@@ -77,10 +81,10 @@ class Card:
 def card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Card:
     card = Card(request.param)
     monkeypatch.setattr(Kernel, "launch", lambda kernel, grid, *arguments, **options: card.launch(kernel, grid, *arguments, **options))
-    for module in (paged_decode, ragged_prefill, skinny):
+    for module in (paged_decode, ragged_prefill, skinny, invariant_linear, invariant_attention):
         monkeypatch.setattr(module, "capability", lambda device: divmod(card.capability, 10))
     monkeypatch.setattr("inferometer.kernels.support.capability", lambda device: divmod(card.capability, 10))
-    for module in (paged_decode, skinny):
+    for module in (paged_decode, skinny, invariant_linear):
         monkeypatch.setattr(module, "processors", lambda device: 100)
     return card
 
@@ -125,6 +129,20 @@ def choose(card: Card, rows: int, vocabulary: int, dtype: torch.dtype, *, drawn:
     places = Places.on(logits.device, rows).seated(whole.long(), whole.long())
     token_choice.choose_triton(logits, places, drawing(rows) if drawn else None, left)
     card.check(kernels=2)
+
+
+def invariant(card: Card, rows: int, outputs: int, inputs: int, dtype: torch.dtype) -> None:
+    x, residual = torch.zeros(rows, inputs, dtype=dtype), torch.zeros(rows, outputs, dtype=dtype)
+    weight, bias = torch.zeros(outputs, inputs, dtype=dtype), torch.zeros(outputs, dtype=dtype)
+    invariant_linear.invariant_linear_triton(x, weight, bias, activation="gelu_tanh", residual=residual)
+    card.check(kernels=1)
+
+
+def attention(card: Card, heads: int, kv_heads: int, head_size: int, dtype: torch.dtype, biased: bool) -> None:
+    query, slopes = torch.zeros(32, heads, head_size, dtype=dtype), torch.zeros(heads) if biased else None
+    held, starts = pages(kv_heads, head_size, dtype), torch.zeros(3, dtype=torch.int32)
+    invariant_attention.invariant_attention_triton(query, **held, starts=starts, page_size=16, scale=0.1, slopes=slopes)
+    card.check(kernels=1)
 
 
 def half(card: Card) -> torch.dtype:
@@ -214,6 +232,33 @@ class TestCommonCards:
         head_choice.choose_best_triton(x, weight, Places.on(x.device, rows))
         card.check(kernels=2)
 
+    @pytest.mark.parametrize(("rows", "outputs", "inputs"), [(1, 2048, 1024), (100, 16384, 300), (300, 2048, 1024)])
+    def test_invariant_linear(self, card: Card, rows: int, outputs: int, inputs: int) -> None:
+        invariant(card, rows, outputs, inputs, half(card))
+
+    @pytest.mark.parametrize(("head_size", "biased"), [(80, True), (128, False), (256, False)])
+    def test_invariant_attention(self, card: Card, head_size: int, biased: bool) -> None:
+        attention(card, 4, 2, head_size, half(card), biased)
+
+    @pytest.mark.parametrize("vocabulary", [300, 50257])
+    def test_log_softmax(self, card: Card, vocabulary: int) -> None:
+        log_softmax.log_softmax_triton(torch.zeros(4, vocabulary))
+        card.check(kernels=1)
+
+
+@pytest.mark.parametrize("card", [90], indirect=True)
+def test_every_row_of_invariant_kernels_goes_through_one_kind_of_matrix_instruction(card: Card) -> None:
+    """Of 64 rows, and 16 numbers a step: tiles of other sizes would be others, and might round in another way."""
+    for rows in (1, 100, 300):
+        x, weight = torch.zeros(rows, 4096, dtype=torch.bfloat16), torch.zeros(4096, 4096, dtype=torch.bfloat16)
+        invariant_linear.invariant_linear_triton(x, weight)
+    query, starts = torch.zeros(32, 4, 128, dtype=torch.bfloat16), torch.zeros(3, dtype=torch.int32)
+    invariant_attention.invariant_attention_triton(query, **pages(4, 128, torch.bfloat16), starts=starts, page_size=16, scale=0.1)
+    card.check(kernels=4)
+    for built in card.built:
+        products = re.findall(r"(?:wgmma\.mma_async|mma)\.sync\.aligned\.(m\d+)n\d+(k\d+)", built.asm["ptx"])
+        assert set(products) == {("m64", "k16")}
+
 
 @pytest.mark.parametrize("card", [90], indirect=True)
 def test_nothing_but_old_pages_is_read_before_the_kernel_ahead_has_ended(card: Card) -> None:
@@ -291,6 +336,17 @@ class TestAllCards:
 
     def test_prefill(self, card: Card, head_size: int, dtype: torch.dtype) -> None:
         prefill(card, 4, 2, head_size, dtype, 1000, biased=True)
+
+    def test_invariant_attention(self, card: Card, head_size: int, dtype: torch.dtype) -> None:
+        attention(card, 4, 2, head_size, dtype, biased=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("card", [75, 86, 90, 100, 120], indirect=True)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("rows", [1, 100, 300])
+def test_invariant_linear_on_all_cards(card: Card, rows: int, dtype: torch.dtype) -> None:
+    invariant(card, rows, 2048, 2048, dtype)
 
 
 @pytest.mark.slow

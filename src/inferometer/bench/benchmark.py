@@ -120,6 +120,7 @@ def _native(request: BenchRequest, device: torch.device, dtype: torch.dtype) -> 
         weights=cast(Literal["auto", "dummy"], request.weights),
         tokenizer=request.tokenizer,
         gpu_memory=request.gpu_memory,
+        deterministic=request.deterministic,
         seed=request.seed,
     )
     return NativeBackend(llm, request.order())

@@ -35,6 +35,7 @@ class Case:
     group_size: int | None = None
     num_groups: int | None = None
     memory_limit: int | None = None
+    deterministic: bool = False
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None

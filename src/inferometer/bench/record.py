@@ -106,6 +106,7 @@ class Record:
     group_size: int | None = None
     num_groups: int | None = None
     memory_limit: int | None = None
+    deterministic: bool = False
     batch_size: int
     sequence_length: int
     decode_length: int | None

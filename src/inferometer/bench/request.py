@@ -38,6 +38,7 @@ class BenchRequest:
     dtype: str = "auto"
     device: str = "auto"
     gpu_memory: float | None = None
+    deterministic: bool = False
     admission: str | None = None
     group_size: int | None = None
     num_groups: int | None = None
@@ -65,6 +66,8 @@ class BenchRequest:
         if self.watermark and "hf" in self.backends:
             raise UserError("--watermark is not run by --backend hf; leave one of them out")
         self.order()
+        if self.deterministic and "hf" in self.backends:
+            raise UserError("--deterministic is the native engine's and means nothing to --backend hf; leave one of them out")
         if self.admission is not None and "hf" in self.backends:
             raise UserError("--admission is the native engine's and means nothing to --backend hf; leave one of them out")
         if self.admission is not None and self.forward_only:
@@ -119,6 +122,7 @@ class BenchRequest:
                     group_size=group_size,
                     num_groups=self.num_groups,
                     memory_limit=self.memory_limit,
+                    deterministic=self.deterministic,
                     temperature=self.temperature,
                     top_k=self.top_k,
                     top_p=self.top_p,

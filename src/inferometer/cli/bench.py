@@ -60,6 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
         dtype=arguments.dtype,
         device=arguments.device,
         gpu_memory=arguments.gpu_memory,
+        deterministic=arguments.deterministic,
         admission=arguments.admission,
         group_size=arguments.group_size,
         num_groups=arguments.num_groups,

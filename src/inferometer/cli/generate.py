@@ -63,6 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         group_size=arguments.group_size,
         num_groups=arguments.num_groups,
         gpu_memory=arguments.gpu_memory,
+        deterministic=arguments.deterministic,
         seed=arguments.seed,
     ) as llm:
         tokens = llm.stream(_inputs(llm, prompts, arguments), params)

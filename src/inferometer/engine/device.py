@@ -9,6 +9,8 @@ import torch
 
 from inferometer.errors import UserError
 from inferometer.hardware.host import Host, read_host
+from inferometer.kernels.support import usable
+from inferometer.nn.numerics import Numerics
 
 DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,
@@ -61,6 +63,15 @@ def resolve_dtype(name: str, device: torch.device, stored: torch.dtype | None) -
         instead = "bfloat16 or float32" if device.type == "cpu" and supports(device, torch.bfloat16) else "float32"
         raise UserError(f"--dtype {name}: this {_label(device)} has no {name} matrix instructions; use --dtype {instead}")
     return dtype
+
+
+def resolve_numerics(device: torch.device, *, deterministic: bool) -> Numerics:
+    """The numerics for a --deterministic value on `device`. Raises UserError for a GPU that the kernels do not run on."""
+    if deterministic and device.type == "cuda" and not usable(device):
+        raise UserError(
+            "--deterministic on a GPU needs Triton and compute capability 7.5 or higher; pip install triton, or use --device cpu"
+        )
+    return Numerics.INVARIANT if deterministic else Numerics.FASTEST
 
 
 def supports(device: torch.device, dtype: torch.dtype) -> bool:

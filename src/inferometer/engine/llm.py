@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 import torch
 
-from inferometer.engine.device import resolve_device, resolve_dtype
+from inferometer.engine.device import resolve_device, resolve_dtype, resolve_numerics
 from inferometer.engine.engine import PAGE_SIZE, SEATS, SWEEP_TOKENS, Engine
 from inferometer.engine.memory import check_weights, page_budget
 from inferometer.engine.pooling import Pooling, pool, read_pooling
@@ -27,6 +27,7 @@ from inferometer.model.families import family
 from inferometer.nn.batch import prompt_batch
 from inferometer.nn.load import load, open_source
 from inferometer.nn.names import fitted
+from inferometer.nn.numerics import Numerics
 from inferometer.nn.transformer import Transformer
 from inferometer.schedule.admission import admission as admission_of
 from inferometer.schedule.completion import Completion, StreamedToken
@@ -51,7 +52,8 @@ class LLM:
     group_size requests enters and leaves together), "diagonal" (a group enters at every sweep), "row" (one group at a time). All give
     the same tokens.
     gpu_memory: GiB that weights, cache and activations may take together on the GPU (on the CPU: the cache); None for
-    memory_fraction of the device. seed: of dummy weights and of requests that bring none.
+    memory_fraction of the device. deterministic: every prompt gets the same tokens, and log-probabilities equal to the bit, alone and in
+    any company, on one machine with one number of threads; slower. seed: of dummy weights and of requests that bring none.
     Raises UserError, one line, for whatever cannot be found, read or run.
     """
 
@@ -68,6 +70,7 @@ class LLM:
         num_groups: int | None = None,
         gpu_memory: float | None = None,
         memory_fraction: float = 0.9,
+        deterministic: bool = False,
         seed: int = 0,
     ) -> None:
         if gpu_memory is not None and not (_is_number(gpu_memory) and 0 < gpu_memory < inf):
@@ -76,8 +79,11 @@ class LLM:
             raise UserError(f"memory_fraction must be a number above 0 and at most 1, not {memory_fraction!r}")
         if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < SEEDS:
             raise UserError(f"seed must be a whole number from 0 to 2^64 - 1, not {seed!r}")
+        if not isinstance(deterministic, bool):
+            raise UserError(f"deterministic must be True or False, not {deterministic!r}")
         self.admission = admission_of(admission, group_size, num_groups)
         self.device = resolve_device(device)
+        numerics = resolve_numerics(self.device, deterministic=deterministic)
         resolve_dtype(dtype, self.device, None)  # a wrong --dtype is told before any file is opened
         described = describe(None if model is None else str(model), config_only=weights == "dummy")
         self.description = described if weights == "dummy" else with_weights(described)
@@ -86,7 +92,7 @@ class LLM:
             self.spec = fitted(self.description.spec, source, kind)
             self.dtype = resolve_dtype(dtype, self.device, source.dtype)
             check_weights(self.spec, self.device, self.dtype)
-            self.model = Transformer(self.spec, self.device, self.dtype)
+            self.model = Transformer(self.spec, self.device, self.dtype, numerics)
             load(self.model, source, kind)
         self.model.pack()
         if tokenizer is None and weights == "dummy":
@@ -163,8 +169,10 @@ class LLM:
         out = torch.empty(len(rows), self.spec.hidden)
         order = sorted(range(len(rows)), key=lambda i: len(rows[i]))  # equal lengths side by side share one attention call
         with torch.inference_mode():
-            for start in range(0, len(order), 32):
-                part = order[start : start + 32]
+            # Attention without a cache is torch's, whose order of additions may differ with the batch.
+            together = 1 if self.model.numerics is Numerics.INVARIANT else 32
+            for start in range(0, len(order), together):
+                part = order[start : start + together]
                 batch = prompt_batch([rows[i] for i in part], self.device)
                 out[part] = pool(self.model, self.model.sweep(batch), batch, how).cpu()
         return out.numpy()

@@ -20,6 +20,7 @@ from inferometer.kernels.skinny_launch import Tiling, candidates
 from inferometer.kernels.support import usable
 from inferometer.nn.layers import Layer
 from inferometer.nn.linear import Linear
+from inferometer.nn.numerics import Numerics
 from inferometer.nn.transformer import Head, Transformer
 
 SECONDS = 5.0
@@ -38,9 +39,9 @@ def tune(model: Transformer, rows: Sequence[int] = BUCKETS, *, seconds: float = 
 
     rows: buckets to decide for; others are left to the table. What was measured before, by any process, is read from a file in the
     cache, and what is measured is added to it. Runs kernels on the current stream and waits for them: to be called before sweeps
-    are launched or recorded. Does nothing for other devices and in float32.
+    are launched or recorded. Does nothing for other devices, in float32, and where numerics leave no choice.
     """
-    if not usable(model.device) or model.dtype not in DTYPES:
+    if model.numerics is Numerics.INVARIANT or not usable(model.device) or model.dtype not in DTYPES:
         return 0
     deadline = time.monotonic() + seconds
     maps: dict[tuple[int, int], list[Linear | Head]] = defaultdict(list)

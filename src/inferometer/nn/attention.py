@@ -18,6 +18,8 @@ from inferometer.kernels.support import usable
 from inferometer.model.spec import ModelSpec
 from inferometer.nn.batch import CachedRows, RaggedBatch
 from inferometer.nn.cache import PagedCache
+from inferometer.nn.invariant_attention import InvariantPages, TokenByToken
+from inferometer.nn.numerics import Numerics
 from inferometer.nn.paged_attention import PagedPlan, attend_pages, plan_pages
 from inferometer.nn.segments import Segment, attend_segments, plan_segments
 
@@ -31,7 +33,7 @@ class SweepContext:
     all of the sweep is in a few such spans (on the CPU, where copying them is several times as fast as scattering tokens).
     """
 
-    plan: PagedPlan | tuple[Segment, ...]
+    plan: PagedPlan | InvariantPages | tuple[Segment, ...] | TokenByToken
     rotation: tuple[Tensor, Tensor] | None
     cache: PagedCache | None
     rows: CachedRows | None
@@ -39,17 +41,28 @@ class SweepContext:
 
 
 def sweep_context(
-    batch: RaggedBatch, spec: ModelSpec, cache: PagedCache | None, rotation: tuple[Tensor, Tensor] | None, like: Tensor
+    batch: RaggedBatch,
+    spec: ModelSpec,
+    cache: PagedCache | None,
+    rotation: tuple[Tensor, Tensor] | None,
+    like: Tensor,
+    numerics: Numerics = Numerics.FASTEST,
 ) -> SweepContext:
     """The context of a sweep over `batch`. like: a tensor of the model's device and dtype.
+
+    Invariant numerics hold for causal sweeps over a cache, and on the CPU without one; elsewhere for a batch of one sequence.
 
     Raises ValueError where either of cache and the batch's rows is there without the other.
     """
     if (cache is None) != (batch.rows is None):
         raise ValueError("a cache and the batch's rows in it come together")
+    invariant = numerics is Numerics.INVARIANT
     if cache is not None and batch.rows is not None and usable(like.device):
-        return SweepContext(plan_pages(batch, spec), rotation, cache, batch.rows)
+        pages = InvariantPages.of(batch, spec) if invariant else plan_pages(batch, spec)
+        return SweepContext(pages, rotation, cache, batch.rows)
     spans = _spans(batch.rows.places.tolist()) if batch.rows is not None and like.device.type == "cpu" else None
+    if invariant and like.device.type == "cpu" and not spec.encoder:
+        return SweepContext(TokenByToken.of(batch, spec, cache), rotation, cache, batch.rows, spans)
     return SweepContext(plan_segments(batch, spec, like.dtype, cache), rotation, cache, batch.rows, spans)
 
 
@@ -61,10 +74,10 @@ def attend(heads: Tensor, kv_heads: int, sweep: SweepContext, layer: int, scale:
     """
     cache, rows = sweep.cache, sweep.rows
     queries = heads.shape[1] - 2 * kv_heads
-    if isinstance(sweep.plan, PagedPlan):
+    if isinstance(sweep.plan, PagedPlan | InvariantPages):
         assert cache is not None
         assert rows is not None
-        if rows.apart:
+        if rows.apart and isinstance(sweep.plan, PagedPlan):
             query, key, value = torch.split(heads, [queries, kv_heads, kv_heads], 1)
             return attend_pages(query, sweep.plan, rows, cache, layer, scale, Fresh(key, value, sweep.rotation))
         if sweep.rotation is not None:
@@ -72,6 +85,8 @@ def attend(heads: Tensor, kv_heads: int, sweep: SweepContext, layer: int, scale:
         else:
             query, key, value = torch.split(heads, [queries, kv_heads, kv_heads], 1)
             kv_write(key, value, cache.keys[layer], cache.values[layer], rows.places)
+        if isinstance(sweep.plan, InvariantPages):
+            return sweep.plan.attend(query, rows, cache, layer, scale)
         return attend_pages(query, sweep.plan, rows, cache, layer, scale)
     rotated, value = heads[:, : queries + kv_heads], heads[:, queries + kv_heads :]
     if sweep.rotation is not None:
@@ -84,6 +99,8 @@ def attend(heads: Tensor, kv_heads: int, sweep: SweepContext, layer: int, scale:
     elif cache is not None:
         assert rows is not None
         kv_write(key, value, cache.keys[layer], cache.values[layer], rows.places)
+    if isinstance(sweep.plan, TokenByToken):
+        return sweep.plan.attend(query, key, value, cache, layer, scale)
     return attend_segments(query, key, value, sweep.plan, cache, layer, scale)
 
 

@@ -67,7 +67,8 @@ class FeedForward(nn.Module):
     def forward(self, stream: Stream, norm: Norm | None) -> Tensor:
         """The inner states of the normed stream, before the projection down: (tokens, feed_forward)."""
         if self.gated:
-            return gate(normed(stream, norm, self.up), self.activation)
+            gating = gate if self.up.product is None else self.up.product.gate
+            return gating(normed(stream, norm, self.up), self.activation)
         return normed(stream, norm, self.up, activation=self.activation)
 
 
@@ -115,6 +116,6 @@ def normed(stream: Stream, norm: Norm | None, linear: Linear, *, activation: Act
 
 def add(residual: Tensor, linear: Linear, x: Tensor) -> Stream:
     """residual + linear(x): their sum where the linear map adds in its own launch, else both parts."""
-    if linear.launch(x) is not None:
+    if linear.takes_residual(x):
         return Stream(linear(x, residual=residual))
     return Stream.of(residual, linear(x))

@@ -16,6 +16,7 @@ from inferometer.kernels.skinny import skinny_triton
 from inferometer.kernels.skinny_choice import Launches, launch_for
 from inferometer.kernels.skinny_launch import Tiling
 from inferometer.model.spec import Activation
+from inferometer.nn.invariant import Product
 
 _EPILOGUES: Final = ("relu", "gelu_tanh")
 """Activations that the matrix library applies before it writes its result."""
@@ -78,6 +79,7 @@ class Linear(nn.Module):
     """A linear map whose weight is (outputs, inputs); left uninitialised for the loader.
 
     launches: how few rows are computed on a GPU, where that has been measured (`engine/tuning.py`).
+    product: what computes every row in the same way, in a model of invariant numerics.
     """
 
     def __init__(self, inputs: int, outputs: int, *, bias: bool) -> None:
@@ -86,6 +88,7 @@ class Linear(nn.Module):
         self.bias = nn.Parameter(torch.empty(outputs), requires_grad=False) if bias else None
         self.packed: Packed | None = None
         self.launches: Launches = {}
+        self.product: Product | None = None
 
     def pack(self) -> None:
         """Replaces the weight by its packed form, where that is possible: no second copy is kept, `weight` is left a shape."""
@@ -97,15 +100,21 @@ class Linear(nn.Module):
         """How a launch of its own computes so few rows, with all that follows; None where torch's operations do."""
         return None if self.packed is not None else launch_for(x, self.weight, self.launches)
 
+    def takes_residual(self, x: Tensor) -> bool:
+        """Whether `forward` would add a residual in its own launch."""
+        return self.product is not None or self.launch(x) is not None
+
     def normed(self, x: Tensor, norm: NormWeights, *, activation: Activation | None = None) -> Tensor | None:
         """activation(norm(x) weight^T + bias) in one launch; None where there is none, which is for all but very few rows."""
-        launch = self.launch(x)
+        launch = self.launch(x) if self.product is None else None
         if launch is None or not launch.whole:
             return None
         return skinny_triton(x, self.weight, self.bias, activation=activation, norm=norm, launch=launch)
 
     def forward(self, x: Tensor, *, activation: Activation | None = None, residual: Tensor | None = None) -> Tensor:
         """(tokens, inputs) -> (tokens, outputs): activation(x weight^T + bias) + residual."""
+        if self.product is not None:
+            return self.product(x, activation=activation, residual=residual)
         if self.packed is not None:
             return _finish(self.packed(x, self.bias), activation, residual)
         launch = launch_for(x, self.weight, self.launches)

@@ -45,7 +45,7 @@ def plan_pages(batch: RaggedBatch, spec: ModelSpec) -> PagedPlan:
         longest=max(batch.context_lengths[:decoding], default=0),
         starts=batch.rows.starts[decoding:] - decoding,
         longest_query=max(queries[decoding:], default=0),
-        slopes=_slopes(spec.heads, batch.token_ids.device) if isinstance(spec.positions, Alibi) else None,
+        slopes=slopes_on(spec.heads, batch.token_ids.device) if isinstance(spec.positions, Alibi) else None,
     )
 
 
@@ -97,6 +97,6 @@ def attend_pages(
 
 
 @lru_cache
-def _slopes(heads: int, device: torch.device) -> Tensor:
+def slopes_on(heads: int, device: torch.device) -> Tensor:
     """float32 (heads,), kept on the device: a copy from the host in every sweep would make it wait."""
     return torch.tensor(slopes(heads), device=device)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from inferometer.kernels.head_choice import choose_best
+from inferometer.kernels.log_softmax import log_softmax
 from inferometer.kernels.skinny_choice import Launches, launch_for
 from inferometer.kernels.token_choice import choose
 from inferometer.kernels.token_rows import Places
@@ -17,8 +18,11 @@ from inferometer.nn.attention import sweep_context
 from inferometer.nn.batch import RaggedBatch
 from inferometer.nn.cache import PagedCache
 from inferometer.nn.few_tokens import FewTokens
+from inferometer.nn.invariant import Product
 from inferometer.nn.layers import Layer, Norm
 from inferometer.nn.linear import Linear, head_logits, padded_rows
+from inferometer.nn.numerics import Numerics
+from inferometer.nn.product_choice import ProductChoice
 from inferometer.nn.residency import AllResident, Residency
 from inferometer.nn.rotary import RotaryEmbedding
 from inferometer.nn.segments import attention_kernels
@@ -74,6 +78,7 @@ class Head(nn.Module):
         self.projection = Linear(spec.hidden, spec.embedding, bias=False) if spec.embedding != spec.hidden else None
         self.weight = None if spec.tied_head else nn.Parameter(torch.empty(spec.vocabulary, spec.embedding), requires_grad=False)
         self.launches: Launches = {}
+        self.product: Product | None = None
 
     def forward(self, hidden: Tensor, token_table: Tensor, out: Tensor | None = None, few: FewTokens | None = None) -> Tensor:
         """(rows, hidden) -> (rows, vocabulary), in `out` if that is given, which is for GPUs."""
@@ -81,15 +86,18 @@ class Head(nn.Module):
             hidden = self.projection(hidden)
         if few is not None and few.projects(hidden):
             return few.project(hidden)
+        if self.product is not None:
+            logits = self.product(hidden)
+            return logits if out is None else out.copy_(logits)
         return head_logits(hidden, self._weight(token_table), self.launches, out)
 
     def choose(self, hidden: Tensor, token_table: Tensor, places: Places, room: Tensor | None) -> None:
         """The best token after each hidden state (rows, hidden). Logits of few rows on a GPU are never written."""
         weight = self._weight(token_table)
         states = hidden if self.projection is None else self.projection(hidden)
-        launch = launch_for(states, weight, self.launches)
+        launch = launch_for(states, weight, self.launches) if self.product is None else None
         if launch is None:
-            choose(head_logits(states, weight, self.launches, room), places)
+            choose(self.forward(hidden, token_table, room), places)
         else:
             choose_best(states, weight, places, launch)
 
@@ -100,12 +108,16 @@ class Head(nn.Module):
 class Transformer(nn.Module):
     """A decoder or encoder after `spec`. Its state_dict holds exactly the tensors of model.parameters, uninitialised.
 
+    numerics: how sums are taken; a model of invariant numerics is packed (`pack`) before it runs.
+
     Memory is taken at construction on `device` in `dtype`; raises torch.OutOfMemoryError where there is too little.
     """
 
-    def __init__(self, spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, spec: ModelSpec, device: torch.device, dtype: torch.dtype, numerics: Numerics = Numerics.FASTEST) -> None:
         super().__init__()
         self.spec = spec
+        self.numerics = numerics
+        self._ready = numerics is Numerics.FASTEST
         with torch.device("meta"):
             self.embedding = Embedding(spec)
             self.layers = nn.ModuleList(Layer(spec, i) for i in range(spec.layers))
@@ -133,11 +145,24 @@ class Transformer(nn.Module):
         kernels for sweeps of few tokens. To be called once the weights are there.
 
         From then on `state_dict` holds only the shapes of what was packed. Does nothing on other devices.
+        With invariant numerics it also finds out, on any device, how products can be taken so that no row's bits depend on others.
         """
         for module in self.modules():
             if isinstance(module, Linear):
                 module.pack()
-        self.few_tokens = FewTokens.of(self)
+        if self.numerics is Numerics.INVARIANT:
+            self._choose_products()
+            self._ready = True
+        else:
+            self.few_tokens = FewTokens.of(self)
+
+    def _choose_products(self) -> None:
+        choice = ProductChoice(self.device, self.dtype)
+        for module in self.modules():
+            if isinstance(module, Linear):
+                module.product = choice.product(module.weight, module.bias, module.packed)
+            elif isinstance(module, Head):
+                module.product = choice.product(self.embedding.token.weight if module.weight is None else module.weight)
 
     def forward(self, batch: RaggedBatch, cache: PagedCache | None = None, logits: Literal["last", "all"] = "last") -> Tensor:
         """Logits after each sequence's last token (sequences, vocabulary), or after every token (tokens, vocabulary)."""
@@ -149,12 +174,14 @@ class Transformer(nn.Module):
 
         Keys and values are written to `cache` at the places that the batch's rows name. Without a cache every sequence must be whole.
         """
+        if not self._ready:
+            raise RuntimeError("a model of invariant numerics runs once its weights are loaded and `pack` has been called")
         rotation = None if self.rotary is None else self.rotary.tables(batch.positions, batch.rotary_lengths, self.dtype)
         x: Tensor = self.embedding(batch)
         if self.few_tokens is not None and cache is not None and self.few_tokens.serves(batch, cache):
             return self.few_tokens.sweep(x, batch, cache, rotation)
         stream = Stream(x)
-        sweep = sweep_context(batch, self.spec, cache, rotation, x)
+        sweep = sweep_context(batch, self.spec, cache, rotation, x, self.numerics)
         with attention_kernels(x.device):
             for index, layer in enumerate(self.layers):
                 self.residency.acquire(index)
@@ -195,7 +222,7 @@ class Transformer(nn.Module):
         """
         parts = []
         for states, wanted in zip(torch.split(hidden, chunk), torch.split(targets, chunk), strict=True):
-            parts.append(-functional.cross_entropy(self.logits(states).float(), wanted, reduction="none"))
+            parts.append(log_softmax(self.logits(states).float()).gather(1, wanted[:, None])[:, 0])
         return torch.cat(parts)
 
     def pooled(self, hidden: Tensor, batch: RaggedBatch) -> Tensor:

@@ -50,7 +50,10 @@ def document(records: Sequence[Record]) -> str:
 
 
 def parameter_table(record: Record) -> str:
-    """What was asked, in twelve rows, and three more of an admission; unset is None. Decode Length is None for a forward alone."""
+    """What was asked, in twelve rows, three more of an admission and one of deterministic numerics; unset is None.
+
+    Decode Length is None for a forward alone.
+    """
     sampling = record.sampling
     rows = [
         ("Model", record.model),
@@ -68,6 +71,8 @@ def parameter_table(record: Record) -> str:
     ]
     if record.admission is not None:
         rows += [("Admission", record.admission), ("Group Size", record.group_size), ("Num Groups", record.num_groups)]
+    if record.deterministic:
+        rows.append(("Deterministic", True))
     return table(("Parameter", "Value"), [(name, _value(value)) for name, value in rows])
 
 

@@ -1,0 +1,49 @@
+"""Which product every weight of a model of invariant numerics gets, by its shape: tried on this device, once a shape."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from inferometer.kernels.cancelling import cancelling
+from inferometer.kernels.invariant_linear import Form, agreeing_forms
+from inferometer.nn.invariant import BlockProduct, KernelProduct, Multiply, Product, agreeing_sizes
+from inferometer.nn.linear import Packed
+
+ROWS = 2
+"""That are tried on the CPU: of each, every number of the result shows whether the order was the same."""
+
+Shape = tuple[int, int, bool, bool]
+"""Outputs, inputs, whether there is a bias, whether the weight is packed: what a library may choose by."""
+
+
+class ProductChoice:
+    """Of a model on `device` in `dtype`."""
+
+    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+        self._device, self._dtype = device, dtype
+        self._forms: dict[Shape, tuple[Form, ...]] = {}
+        self._sizes: dict[Shape, tuple[int, ...]] = {}
+
+    @torch.inference_mode()
+    def product(self, weight: Tensor, bias: Tensor | None = None, packed: Packed | None = None) -> Product:
+        """The product with a weight (outputs, inputs), of which only the shape counts where there is its packed form."""
+        outputs, inputs = weight.shape
+        if self._device.type == "cuda":
+            shape = outputs, inputs, False, False
+            if shape not in self._forms:
+                self._forms[shape] = agreeing_forms(outputs, inputs, self._dtype, self._device)
+            return KernelProduct(weight, bias, self._forms[shape])
+        shape = outputs, inputs, bias is not None, packed is not None
+        if shape not in self._sizes:
+            x, trial = cancelling(ROWS, outputs, inputs, self._dtype)
+            nothing = None if bias is None else torch.zeros_like(bias)
+            self._sizes[shape] = agreeing_sizes(_multiply(trial, nothing, None if packed is None else Packed(trial)), x)
+        return BlockProduct(_multiply(weight, bias, packed), self._sizes[shape])
+
+
+def _multiply(weight: Tensor, bias: Tensor | None, packed: Packed | None) -> Multiply:
+    return partial(functional.linear, weight=weight, bias=bias) if packed is None else partial(packed, bias=bias)
