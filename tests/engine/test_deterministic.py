@@ -67,7 +67,7 @@ def run(engine: Engine, requests: list[Request]) -> dict[int, list[Emission]]:
     found: dict[int, list[Emission]] = {request.id: [] for request in requests}
     while engine.has_work:
         for emission in engine.step():
-            found[emission.request_id].append(replace(emission, request_id=0))
+            found[emission.request_id].append(emission._replace(request_id=0))
         engine.scheduler.check_pages()
     return found
 

@@ -16,6 +16,8 @@ from torch.nn import functional
 from inferometer.engine.captured_sampler import SamplerGraphs
 from inferometer.engine.engine import Engine
 from inferometer.engine.sweep_graphs import PROMPTS, SweepGraphs
+from inferometer.kernels.token_choice import choose
+from inferometer.kernels.token_rows import Places
 from inferometer.model.description import describe
 from inferometer.nn.batch import RaggedBatch
 from inferometer.nn.cache import PagedCache
@@ -39,6 +41,7 @@ class Chain:
         self.device, self.dtype = CPU, torch.float32
         self.embedding = SimpleNamespace(token=SimpleNamespace(weight=torch.zeros(VOCABULARY, 1)))
         self.keys = torch.full((PAGES * PAGE,), -(10**9))
+        self.few_tokens = None
         self.padded = 0
 
     def sweep(self, batch: RaggedBatch, cache: PagedCache) -> Tensor:
@@ -62,6 +65,12 @@ class Chain:
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         scores = functional.one_hot(hidden[:, 0].long(), VOCABULARY) * 10.0
         return scores if out is None else out.copy_(scores)
+
+    def logits_room(self, rows: int) -> Tensor:
+        return torch.empty(rows, VOCABULARY)
+
+    def choose(self, hidden: Tensor, places: Places, room: Tensor | None = None) -> None:
+        choose(self.logits(hidden, room), places)
 
 
 asked = st.tuples(st.integers(1, 11), st.integers(1, 12), st.integers(0, 12), st.none() | st.integers(0, 20))
