@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -14,7 +15,7 @@ from inferometer.estimate.measured.regime import KEYS, Regime, Split
 from inferometer.estimate.measured.row import ADMISSIONS, MODES, PARALLELS, QUANTITIES, MeasuredRow
 from inferometer.hardware.table import Table
 
-REGIMES, SPLITS, OPERATIONS = "regimes.toml", "splits.toml", "operations.toml"
+REGIMES, SPLITS = "regimes.toml", "splits.toml"
 _Word = TypeVar("_Word", bound=str)
 
 
@@ -38,7 +39,7 @@ def load_rows(regime: str | None = None) -> tuple[MeasuredRow, ...]:
 def _rows() -> Mapping[str, tuple[MeasuredRow, ...]]:
     found: dict[str, list[MeasuredRow]] = {name: [] for name in load_regimes()}
     for name in _files():
-        for row in read_rows(_toml(name), name):
+        for row in read_rows(_toml(f"rows/{name}"), name):
             if row.regime not in found:
                 raise UserError(f"{name}: {row.id}: regime {row.regime!r} is not in {REGIMES}")
             found[row.regime].append(row)
@@ -219,9 +220,12 @@ def _flag(table: Table, key: str, *, default: bool) -> bool:
 
 @cache
 def _files() -> tuple[str, ...]:
-    found = (entry.name for entry in files("inferometer.estimate.measured").iterdir())
-    return tuple(sorted(name for name in found if name.endswith(".toml") and name not in (REGIMES, SPLITS, OPERATIONS)))
+    return tuple(sorted(entry.name for entry in _folder().joinpath("rows").iterdir() if entry.name.endswith(".toml")))
 
 
 def _toml(name: str) -> Mapping[str, Any]:
-    return tomllib.loads(files("inferometer.estimate.measured").joinpath(name).read_text("utf-8"))
+    return tomllib.loads(_folder().joinpath(name).read_text("utf-8"))
+
+
+def _folder() -> Traversable:
+    return files("inferometer.estimate.measured")
