@@ -27,7 +27,7 @@ _MOST_ROWS = 60
 
 Constants = Mapping[str, float]
 Fits = Mapping[str, Mapping[str, Mapping[str, Constants]]]
-Predict = Callable[[MeasuredRow, Constants], float]
+Predict = Callable[[MeasuredRow, Constants], float | None]
 
 
 class Range(Protocol):
@@ -82,7 +82,8 @@ def fit(rows: Sequence[MeasuredRow], ranges: Mapping[str, Range], predict: Predi
     chosen = rows if len(rows) <= _MOST_ROWS else [rows[i * len(rows) // _MOST_ROWS] for i in range(_MOST_ROWS)]
 
     def cost(trial: Constants) -> float:
-        errors = (abs(math.log(predict(row, trial) / row.value)) for row in chosen)
+        said = ((predict(row, trial), row.value) for row in chosen)
+        errors = (abs(math.log(predicted / measured)) for predicted, measured in said if predicted is not None)
         return sum(_soft(error) for error in errors) / len(chosen) + _RIDGE * sum(_strain(trial[n], ranges[n]) for n in trial)
 
     for round_ in range(_ROUNDS):

@@ -115,9 +115,10 @@ def score(regime: Regime, rows: Sequence[MeasuredRow], predict: Predict, fits: M
 
 def _predicted(predict: Predict, row: MeasuredRow, constants: Constants) -> tuple[float | None, str | None]:
     try:
-        return predict(row, constants), None
+        said = predict(row, constants)
     except UserError as error:
         return None, str(error)
+    return said, None if said is not None else f"{row.quantity} in mode {row.mode} is not modelled"
 
 
 def _factored(

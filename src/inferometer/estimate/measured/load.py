@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 from inferometer.errors import UserError
 from inferometer.estimate.measured.regime import KEYS, Regime, Split
 from inferometer.estimate.measured.row import ADMISSIONS, MODES, PARALLELS, QUANTITIES, MeasuredRow
+from inferometer.hardware.calibration import Calibration
 from inferometer.hardware.table import Table
 
 REGIMES, SPLITS = "regimes.toml", "splits.toml"
@@ -33,6 +35,14 @@ def load_rows(regime: str | None = None) -> tuple[MeasuredRow, ...]:
     if regime not in rows:
         raise UserError(f"regime {regime} is unknown; the regimes are {', '.join(rows)}")
     return rows[regime]
+
+
+def load_calibration(name: str) -> Calibration:
+    """What was measured on the card of a row. Raises UserError where there is no such file, or a damaged one."""
+    try:
+        return Calibration.from_json(json.loads(_folder().joinpath("calibrations", f"{name}.json").read_text("utf-8")))
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise UserError(f"calibration {name} of the measured rows cannot be read: {' '.join(str(error).split())}") from error
 
 
 @cache
@@ -127,6 +137,7 @@ def _row(fields: Mapping[str, Any], notes: Mapping[str, Any], where: str) -> Mea
         "tok_s": _optional_number(table, "tok_s"),
         "published_estimate": _optional_number(table, "published_estimate"),
         "revision": _optional_text(table, "revision"),
+        "calibration": _optional_text(table, "calibration"),
         "counted": _flag(table, "counted", default=True),
     }
     table.finish()
