@@ -88,7 +88,7 @@ def _share(table: Table, key: str, values: Mapping[str, object]) -> float:
 
 
 def deviations_toml(errors: Mapping[str, Deviation]) -> str:
-    """The file's text: percentages to two digits, factors to three."""
+    """The file's text: percentages to two decimals, factors to four digits."""
     lines = [
         "# Errors of the estimator's predictions on rows that were not fitted, by regime; low and high: between which measured / predicted",
         "# of nine rows in ten lies. Written by `python benchmarks/validation.py`.",
@@ -96,5 +96,5 @@ def deviations_toml(errors: Mapping[str, Deviation]) -> str:
     for regime, error in errors.items():
         lines += ["", f'["{regime}"]', f"rows = {error.rows}", f"mean_percent = {100 * error.mean:.2f}"]
         lines += [f"worst_percent = {100 * error.worst:.2f}", f'worst_id = "{error.worst_id}"']
-        lines += [f"low = {error.low:.3f}", f"high = {error.high:.3f}"]
+        lines += [f"low = {error.low:.4g}", f"high = {error.high:.4g}"]
     return "\n".join(lines) + "\n"

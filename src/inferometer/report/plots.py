@@ -82,7 +82,7 @@ def roofline(title: str, ops: Sequence[OpMark], *, flop_s: float, bytes_s: float
     roof = [(x, min(flop_s, bytes_s * x)) for x in (across.low, max(across.low, up.low / bytes_s), ridge, across.high)]
     parts = [*panel.frame(), path([(panel.x(x), panel.y(y)) for x, y in roof], 5, hint="the least time")]
     parts.append(text(panel.x(across.high) - 4, panel.y(flop_s) - 6, f"{number(flop_s)}FLOP/s", anchor="end", kind="quiet"))
-    parts.append(text(panel.x(ridge), panel.y(flop_s) + 16, f"{number(bytes_s)}B/s to the left", anchor="end", kind="quiet"))
+    parts.append(text(panel.x(ridge) + 4, panel.y(flop_s) + 16, f"{number(bytes_s)}B/s up to here", kind="quiet"))
     taken: list[tuple[float, float]] = []
     kinds = list(dict.fromkeys(op.binds for op in drawn))
     for op, rate in sorted(zip(drawn, reached, strict=True), key=lambda pair: -pair[0].ms):

@@ -161,22 +161,28 @@ def number(value: float) -> str:
 
 def _log_ticks(low: float, high: float) -> tuple[float, ...]:
     decades = math.log10(high / low)
-    steps = (1.0, 2.0, 5.0) if decades < 3 else (1.0,)
-    if decades < 0.7:
-        steps = (1.0, 1.25, 1.6, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0)
+    if decades < 1.5:
+        steps: tuple[float, ...] = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
+    else:
+        steps = (1.0, 2.0, 5.0) if decades < 3 else (1.0,)
     every = max(1, math.ceil(decades / 8))
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    found = [step * 10.0**power for power in powers if power % every == 0 for step in steps]
-    return tuple(value for value in found if low <= value <= high)
+    found = tuple(v for power in powers if power % every == 0 for step in steps if low <= (v := _round(step * 10.0**power)) <= high)
+    # An axis of less than a factor of two has hardly a round number in a logarithmic row.
+    return found if len(found) >= 3 else _even_ticks(low, high)
 
 
 def _even_ticks(low: float, high: float) -> tuple[float, ...]:
     rough = (high - low) / 6
     size = 10.0 ** math.floor(math.log10(rough))
     step = next(size * factor for factor in (1, 2, 2.5, 5, 10) if size * factor >= rough * (1 - 1e-9))
-    first = math.ceil(low / step - 1e-9)
-    last = math.floor(high / step + 1e-9)
-    return tuple(round(index * step, 12) for index in range(first, last + 1))
+    found = (_round(index * step) for index in range(math.floor(low / step), math.ceil(high / step) + 1))
+    return tuple(dict.fromkeys(value for value in found if low <= value <= high))
+
+
+def _round(value: float) -> float:
+    """Without the dust of a product with a power of ten."""
+    return float(f"{value:.12g}")
 
 
 def _colour(index: int, shade: str) -> str:

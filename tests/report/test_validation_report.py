@@ -1,0 +1,84 @@
+"""The validation page: what stands in its tables, and that a reader can tell counted rows from others."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+from validation_reports import reports
+
+from inferometer.report.validation import document, legend, regime_table, row_table, rows_csv, to_json, verdict
+
+
+def _cells(table: str) -> dict[str, dict[str, str]]:
+    """By the first column's cell, each row as {header: cell}."""
+    lines = [
+        [cell.strip() for cell in line.replace("\\|", "¦").strip("|").split("|")] for line in table.splitlines() if line.startswith("|")
+    ]
+    return {line[0]: dict(zip(lines[0], line, strict=True)) for line in lines[2:]}
+
+
+def test_a_regime_stands_with_its_error_its_gate_and_the_verdict() -> None:
+    found = _cells(regime_table(reports()))
+    assert found["first"]["Held out"] == "2 of 3"
+    assert found["first"]["Mean"] == found["first"]["Worst"] == "25.0 %"
+    assert found["first"]["Gate"] == "10 %, worst 30 %"
+    assert found["first"]["Stretch"] == "5 %"
+    assert found["first"]["Verdict"] == "missed"
+    assert found["first"]["Published"] == "8 % in sample"
+    assert found["first"]["Peak roofline"].endswith("%")
+    assert (found["second"]["Mean"], found["second"]["Verdict"], found["second"]["Weights + cache"][-1]) == ("-", "informs", "%")
+    assert verdict(reports(0.05)[0]) == "holds"
+
+
+def test_small_errors_keep_their_digits() -> None:
+    assert _cells(regime_table(reports(0.0023)))["first"]["Mean"] == "0.23 %"
+
+
+def test_rows_say_which_are_fitted_and_what_is_wrong_with_them() -> None:
+    found = _cells(row_table(reports()[0]))
+    assert found["a"]["Note"] == "fitted"
+    assert found["b"]["Note"] == "a known defect"
+    assert found["c"]["Note"] == ""
+    assert (found["b"]["Measured (ms)"], found["b"]["Predicted (ms)"], found["b"]["Error"]) == ("20", "25", "+25.0 %")
+    assert "Sources: a page" in row_table(reports()[0])
+
+
+def test_missing_predictions_are_counted() -> None:
+    assert "second: 1 held-out rows have no prediction (peak_gib in mode prefill is not modelled)" in legend(reports())
+
+
+def test_the_page_holds_every_regime() -> None:
+    page = document(reports())
+    assert page.startswith("# Validation\n")
+    assert "## first: First things" in page
+    assert "## second: Second things" in page
+
+
+def test_csv_has_every_row_once_and_marks_what_counts() -> None:
+    found = list(csv.DictReader(io.StringIO(rows_csv(reports()))))
+    assert [(line["regime"], line["row"], line["held_out"]) for line in found] == [
+        ("first", "a", "no"),
+        ("first", "b", "yes"),
+        ("first", "c", "yes"),
+        ("second", "m", "yes"),
+    ]
+    assert float(found[1]["inferometer"]) == 25.0
+    assert found[3]["inferometer"] == ""
+
+
+def test_json_has_errors_by_method_and_rows_on_request() -> None:
+    whole = json.loads(json.dumps(to_json(reports(), rows=True), allow_nan=False))
+    first, second = whole["regimes"]
+    assert first["errors"]["inferometer"] == {
+        "rows": 2,
+        "mean": 0.25,
+        "worst": 0.25,
+        "worst_row": "b",
+        "low": 0.8,
+        "high": 0.8,
+    }
+    assert (first["holds"], second["holds"], second["missing"]) == (False, None, 1)
+    assert [line["fitted"] for line in first["rows"]] == [True, False, False]
+    assert "rows" not in to_json(reports(), rows=False)["regimes"][0]
