@@ -22,7 +22,9 @@ from inferometer.bench.journal import read_records
 from inferometer.bench.record import Record
 from inferometer.estimate.crossfit import FITS, fit, fits_toml, load_fits, parts
 from inferometer.estimate.deviation import ERRORS, deviations_toml
+from inferometer.estimate.explanation import explain
 from inferometer.estimate.measured.load import load_regimes, load_rows
+from inferometer.estimate.operations import series
 from inferometer.estimate.validation import validate
 from inferometer.report.validation import document
 
@@ -93,6 +95,7 @@ def heading(stem: str, record: Record, regime: str, *, counted: bool) -> str:
 def refit() -> str:
     """fits.toml: the constants of every fold."""
     from inferometer.estimate.fitted import fitted
+
     from inferometer.estimate.predict import predict
 
     found: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
@@ -120,7 +123,10 @@ def main() -> int:
         _forget()
     reports = validate()
     errors = {report.regime.name: error for report in reports if (error := report.deviation()) is not None}
-    stale += _settle({MEASURED / ERRORS: deviations_toml(errors), PAGE: document(reports)}, check=chosen.check)
+    stale += _settle(
+        {MEASURED / ERRORS: deviations_toml(errors), PAGE: document(reports, operations=series(), explained=explain(reports))},
+        check=chosen.check,
+    )
     for path in stale:
         print(f"{path.relative_to(ROOT)} is stale: run python benchmarks/validation.py", file=sys.stderr)
     return 1 if stale else 0

@@ -47,19 +47,19 @@ def test_a_scatter_needs_a_prediction() -> None:
 
 
 def test_the_roofline_has_a_dot_for_each_op_that_computes() -> None:
-    image = roofline("a title", OPS, flop_s=312e12, bytes_s=2e12)
+    image = roofline("a title", {"prefill": OPS}, flop_s=312e12, bytes_s=2e12)
     words = _words(image)
     assert "arithmetic intensity (FLOP/byte)" in words
     assert "rate (FLOP/s)" in words
     assert "qkv 73 %" in words
-    assert "norm: 0.5 ms (18 %), bound 0.1 ms, memory" in words
+    assert "prefill, norm: 0.5 ms (18 %), bound 0.1 ms, memory" in words
     assert not any("all_reduce" in word for word in words)
     assert "312TFLOP/s" in words
 
 
 def test_a_dot_is_below_the_roof() -> None:
-    image = roofline("a title", OPS, flop_s=312e12, bytes_s=2e12)
-    qkv = next(each for each in ElementTree.fromstring(image).iter(f"{SVG}circle") if (each[0].text or "").startswith("qkv"))
+    image = roofline("a title", {"prefill": OPS}, flop_s=312e12, bytes_s=2e12)
+    qkv = next(each for each in ElementTree.fromstring(image).iter(f"{SVG}circle") if (each[0].text or "").startswith("prefill, qkv"))
     roof = next(ElementTree.fromstring(image).iter(f"{SVG}polyline")).get("points", "").split()
     flat = float(roof[-1].split(",")[1])
     assert float(qkv.get("cy", "0")) > flat
@@ -95,6 +95,6 @@ def test_nothing_to_draw_is_an_error() -> None:
     with pytest.raises(ValueError, match="no time"):
         breakdown("", {"a": []})
     with pytest.raises(ValueError, match="no op here"):
-        roofline("", OPS[2:], flop_s=1.0, bytes_s=1.0)
+        roofline("", {"prefill": OPS[2:]}, flop_s=1.0, bytes_s=1.0)
     with pytest.raises(ValueError, match="needs a value"):
         sweep("", "", "", [])

@@ -8,7 +8,21 @@ import json
 
 from validation_reports import reports
 
-from inferometer.report.validation import document, legend, regime_table, row_table, rows_csv, to_json, verdict
+from inferometer.estimate.deviation import Deviation
+from inferometer.estimate.explanation import Rest, explain
+from inferometer.estimate.measured.operation import Operation
+from inferometer.estimate.operations import Series, Timed
+from inferometer.report.validation import (
+    document,
+    explanation_table,
+    legend,
+    operation_table,
+    regime_table,
+    row_table,
+    rows_csv,
+    to_json,
+    verdict,
+)
 
 
 def _cells(table: str) -> dict[str, dict[str, str]]:
@@ -82,3 +96,33 @@ def test_json_has_errors_by_method_and_rows_on_request() -> None:
     assert (first["holds"], second["holds"], second["missing"]) == (False, None, 1)
     assert [line["fitted"] for line in first["rows"]] == [True, False, False]
     assert "rows" not in to_json(reports(), rows=False)["regimes"][0]
+
+
+def test_a_missed_gate_is_explained_op_by_op() -> None:
+    parts = [Rest("up", 12.0, 9.0, "tensor"), Rest("3 others", 4.0, 1.0, "")]
+    explained = explain(reports(), op_times=lambda row, constants: parts, fits={})
+    page = document(reports(), explained=explained)
+    assert "## Missed gates, op by op" in page
+    assert "first, b: measured 20 ms, predicted 25 ms (+25.0 %)." in page
+    assert "Known of the row: a known defect" in page
+    assert _cells(explanation_table(explained[0]))["up"] == {
+        "Op": "up",
+        "Expected (ms)": "12",
+        "Share": "75 %",
+        "Bound (ms)": "9",
+        "Binds": "tensor",
+    }
+
+
+def test_single_operations_stand_beside_the_roofline() -> None:
+    operation = Operation(
+        set="product", kind="product", device="t4", gpus=1, link=None, captured=True, dtype="float16", shape=(1, 2, 3), us=4.0, source="x"
+    )
+    series = Series(
+        name="product",
+        timed=(Timed(operation=operation, expected_us=5.0, bound_us=2.0),),
+        expected=Deviation.of([("1 x 2 x 3", 4.0, 5.0)]),
+        bound=Deviation.of([("1 x 2 x 3", 4.0, 2.0)]),
+    )
+    found = _cells(operation_table([series]))["product"]
+    assert (found["Operations"], found["Mean"], found["Worst operation"], found["Peak roofline"]) == ("1", "25.0 %", "1 x 2 x 3", "50.0 %")

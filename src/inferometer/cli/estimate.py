@@ -6,7 +6,9 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from typing import Any
 
+from inferometer.cli.estimate_plot import add_plot_options, draw, write
 from inferometer.cli.options import at_least
 from inferometer.errors import UserError
 from inferometer.estimate.estimate import Estimate, estimate
@@ -37,6 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--quantize", metavar="FORMAT", help="number format of the layers' weights: int8, int4-g64, fp8, ...")
     how.add_argument("--kv-dtype", default="auto", metavar="auto|fp8|int8", help="number format of the KV cache")
     how.add_argument("--tensor-parallel", type=at_least(1), metavar="N", help="GPUs to cut every layer over (default: --gpus, or 1)")
+    add_plot_options(parser)
     output = parser.add_argument_group("output")
     output.add_argument("--require-fit", action="store_true", help="exit with 2 if the devices lack the memory")
     output.add_argument("--json", action="store_true", help="print one JSON object instead of text")
@@ -50,22 +53,26 @@ def run(arguments: argparse.Namespace) -> int:
     forward_only = arguments.forward_only or model.spec.encoder
     decode = None if forward_only else arguments.decode_length or _DECODE
     room = (model.spec.context_limit or _LENGTH + _DECODE) - (decode or 0)
-    found = estimate(
-        model,
-        arguments.device or _here(),
-        batch_size=arguments.batch_size,
-        sequence_length=arguments.sequence_length or max(1, min(_LENGTH, room)),
-        decode_length=decode,
-        dtype=arguments.dtype,
-        quantize=arguments.quantize,
-        kv_dtype=arguments.kv_dtype,
-        tensor_parallel=arguments.tensor_parallel or arguments.gpus or 1,
-        stack=arguments.stack,
-        forward_only=forward_only,
-        loss=arguments.loss,
-        gpus=arguments.gpus,
-        link=arguments.link,
-    )
+    asked: dict[str, Any] = {
+        "device": arguments.device or _here(),
+        "batch_size": arguments.batch_size,
+        "sequence_length": arguments.sequence_length or max(1, min(_LENGTH, room)),
+        "decode_length": decode,
+        "dtype": arguments.dtype,
+        "quantize": arguments.quantize,
+        "kv_dtype": arguments.kv_dtype,
+        "tensor_parallel": arguments.tensor_parallel or arguments.gpus or 1,
+        "stack": arguments.stack,
+        "forward_only": forward_only,
+        "loss": arguments.loss,
+        "gpus": arguments.gpus,
+        "link": arguments.link,
+    }
+    found = estimate(model, **asked)
+    if arguments.plot is not None:
+        write(arguments.plot, draw(arguments.plot_kind, found, lambda change: estimate(model, **{**asked, **change})))
+    elif arguments.plot_kind is not None:
+        raise UserError(f"--plot-kind {arguments.plot_kind} needs --plot FILE.svg to draw into")
     if arguments.json:
         json.dump(found.to_dict(), sys.stdout, allow_nan=False, indent=2)
         print()

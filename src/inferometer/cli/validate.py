@@ -34,20 +34,23 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.records is not None:
         return _records(arguments, wanted)
 
+    from inferometer.estimate.explanation import explain
+    from inferometer.estimate.operations import series
     from inferometer.estimate.validation import validate
     from inferometer.report.validation import document, legend, regime_table, row_table, rows_csv, to_json
 
     reports = validate(arguments.regime)
     if arguments.plot is not None:
+        from inferometer.cli.estimate_plot import write
         from inferometer.report.plots import error_scatter
 
-        _write(arguments.plot, error_scatter(reports))
+        write(arguments.plot, error_scatter(reports))
     if wanted == "json":
         _dump(to_json(reports, rows=arguments.rows))
     elif wanted == "csv":
         sys.stdout.write(rows_csv(reports))
     elif arguments.rows and arguments.regime is None:
-        print(document(reports), end="")
+        print(document(reports, operations=series(), explained=explain(reports)), end="")
     else:
         print("\n\n".join([regime_table(reports), legend(reports), *map(row_table, reports if arguments.rows else ())]))
     return 0
@@ -75,10 +78,3 @@ def _records(arguments: argparse.Namespace, wanted: str) -> int:
 def _dump(value: Any) -> None:
     json.dump(value, sys.stdout, allow_nan=False, indent=2)
     print()
-
-
-def _write(path: Path, image: str) -> None:
-    try:
-        path.write_text(image, "utf-8")
-    except OSError as error:
-        raise UserError(f"--plot {path}: {error.strerror}; name a file in a folder that can be written") from error

@@ -21,9 +21,9 @@ _RIDGE = 0.01
 # Errors below this count as their square, so that a row which fits already does not pull.
 _KNEE = 0.02
 _ROUNDS = 4
-_STEPS = 9
+_STEPS = 7
 # More rows than this make a fit slower and no better.
-_MOST_ROWS = 60
+_MOST_ROWS = 40
 
 Constants = Mapping[str, float]
 Fits = Mapping[str, Mapping[str, Mapping[str, Constants]]]

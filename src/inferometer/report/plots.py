@@ -12,7 +12,7 @@ from inferometer.report.svg import COLOURS, Axis, Panel, band, bar, dot, line, n
 _FARTHEST = 4.0
 _NEAREST = 1.5
 # Ops that take less than this share of the time are drawn without their names.
-_NAMED = 0.03
+_NAMED = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,36 +65,37 @@ def error_scatter(reports: Sequence[Report]) -> str:
     return page(860, panel.top + panel.height + 70, "Predicted over measured, by regime", parts)
 
 
-def roofline(title: str, ops: Sequence[OpMark], *, flop_s: float, bytes_s: float) -> str:
-    """Ops under the roof of a device: FLOPs a byte against FLOP/s reached, each as large as its part of the time.
+def roofline(title: str, phases: Mapping[str, Sequence[OpMark]], *, flop_s: float, bytes_s: float) -> str:
+    """Ops under the roof of a device, a colour a phase: FLOPs a byte against FLOP/s reached, each as large as its part of its phase.
 
     flop_s: the roof's flat part, the rate of the type that the products are in. Raises ValueError for no op that computes anything.
     """
-    drawn = [op for op in ops if op.flops and op.bytes and op.ms]
-    if not drawn:
+    drawn = {phase: [op for op in ops if op.flops and op.bytes and op.ms] for phase, ops in phases.items()}
+    every = [op for ops in drawn.values() for op in ops]
+    if not every:
         raise ValueError("no op here computes anything and moves anything")
-    whole = sum(op.ms for op in ops)
     ridge = flop_s / bytes_s
-    reached = [op.flops / op.ms * 1e3 for op in drawn]
-    across = spanning("arithmetic intensity (FLOP/byte)", [*(op.flops / op.bytes for op in drawn), ridge / 4, ridge * 4], log=True)
-    up = spanning("rate (FLOP/s)", [*reached, flop_s], log=True)
+    across = spanning("arithmetic intensity (FLOP/byte)", [*(op.flops / op.bytes for op in every), ridge / 4, ridge * 4], log=True)
+    up = spanning("rate (FLOP/s)", [*(op.flops / op.ms * 1e3 for op in every), flop_s], log=True)
     panel = Panel(left=80, top=48, width=660, height=400, across=across, up=up)
     roof = [(x, min(flop_s, bytes_s * x)) for x in (across.low, max(across.low, up.low / bytes_s), ridge, across.high)]
     parts = [*panel.frame(), path([(panel.x(x), panel.y(y)) for x, y in roof], 5, hint="the least time")]
     parts.append(text(panel.x(across.high) - 4, panel.y(flop_s) - 6, f"{number(flop_s)}FLOP/s", anchor="end", kind="quiet"))
     parts.append(text(panel.x(ridge) + 4, panel.y(flop_s) + 16, f"{number(bytes_s)}B/s up to here", kind="quiet"))
     taken: list[tuple[float, float]] = []
-    kinds = list(dict.fromkeys(op.binds for op in drawn))
-    for op, rate in sorted(zip(drawn, reached, strict=True), key=lambda pair: -pair[0].ms):
-        x, y, share = panel.x(op.flops / op.bytes), panel.y(rate), op.ms / whole
-        hint = f"{op.name}: {op.ms:.3g} ms ({100 * share:.0f} %), bound {op.bound_ms:.3g} ms, {op.binds}"
-        parts.append(dot(x, y, 3 + 14 * share**0.5, kinds.index(op.binds), hint=hint))
-        if share >= _NAMED:
-            at = _free(x, y + 4, taken)
-            taken.append((x, at))
-            right = x > panel.left + 0.7 * panel.width
-            parts.append(text(x - 12 if right else x + 12, at, f"{op.name} {100 * share:.0f} %", anchor="end" if right else "start"))
-    parts += _legend([f"bound by {kind}" for kind in kinds], panel.left, panel.top + panel.height + 54)
+    for colour, (phase, ops) in enumerate(drawn.items()):
+        whole = sum(op.ms for op in phases[phase])
+        for op in sorted(ops, key=lambda op: -op.ms):
+            x, y, share = panel.x(op.flops / op.bytes), panel.y(op.flops / op.ms * 1e3), op.ms / whole
+            hint = f"{phase}, {op.name}: {op.ms:.3g} ms ({100 * share:.0f} %), bound {op.bound_ms:.3g} ms, {op.binds}"
+            parts.append(dot(x, y, 3 + 14 * share**0.5, colour, hint=hint))
+            if share >= _NAMED:
+                at = _free(x, y + 4, taken)
+                taken.append((x, at))
+                right = x > panel.left + 0.7 * panel.width
+                words = f"{op.name} {100 * share:.0f} %"
+                parts.append(text(x - 14 if right else x + 14, at, words, anchor="end" if right else "start"))
+    parts += _legend([f"{phase}, each op as large as its part of it" for phase in drawn], panel.left, panel.top + panel.height + 54)
     return page(780, panel.top + panel.height + 74, title, parts)
 
 

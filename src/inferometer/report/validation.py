@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from inferometer.estimate.deviation import Deviation
+from inferometer.estimate.explanation import Explanation
+from inferometer.estimate.operations import Series
 from inferometer.estimate.validation import BOARD, CONSTANT, HELD, METHODS, OURS, PEAK, PUBLISHED, SCALED, Report, Scored
 from inferometer.report.markdown import table
 
@@ -15,8 +17,8 @@ _RULES = (PEAK, CONSTANT, BOARD, SCALED, HELD, PUBLISHED)
 _UNITS = {"time_ms": "ms", "peak_gib": "GiB", "j_per_token": "J/token", "power_w": "W"}
 
 
-def document(reports: Sequence[Report]) -> str:
-    """A page with the table by regime, what its words mean, where missed gates come from, and every row."""
+def document(reports: Sequence[Report], *, operations: Sequence[Series] = (), explained: Sequence[Explanation] = ()) -> str:
+    """A page with the table by regime, what its words mean, single operations, the worst rows of missed gates op by op, and every row."""
     parts = [
         "# Validation",
         "Written by `python benchmarks/validation.py`; `inferometer validate` prints the same. Errors are relative to the measured value, "
@@ -24,6 +26,10 @@ def document(reports: Sequence[Report]) -> str:
         regime_table(reports),
         legend(reports),
     ]
+    if operations:
+        parts.append(f"## Single operations\n\n{operation_table(operations)}")
+    if explained:
+        parts.append("## Missed gates, op by op\n\n" + "\n\n".join(map(explanation_table, explained)))
     parts += [f"## {report.regime.name}: {report.regime.title}\n\n{row_table(report)}" for report in reports]
     return "\n\n".join(parts) + "\n"
 
@@ -60,6 +66,39 @@ def row_table(report: Report) -> str:
         rows.append([*cells, _note(each)])
     sources = "; ".join(dict.fromkeys(each.row.source for each in report.scored))
     return f"{table(header, rows)}\n\nSources: {sources}." if sources else table(header, rows)
+
+
+def operation_table(operations: Sequence[Series]) -> str:
+    """A row a series of single operations: the error of the expected time, and that of the roofline."""
+    header = ("Series", "Operations", "Mean", "Worst", "Worst operation", "Peak roofline")
+    rows = [
+        [
+            each.name,
+            str(len(each.timed)),
+            _percent(each.expected.mean),
+            _percent(each.expected.worst),
+            each.expected.worst_id,
+            _percent(each.bound.mean),
+        ]
+        for each in operations
+    ]
+    sources = "; ".join(dict.fromkeys(timed.operation.source for each in operations for timed in each.timed))
+    return f"{table(header, rows)}\n\nThey inform about the parts of an estimate and gate nothing. Sources: {sources}."
+
+
+def explanation_table(explained: Explanation) -> str:
+    """The worst row of a missed gate: where the expected time goes, op by op, and what is left to the measured one."""
+    row, unit = explained.row, _UNITS[explained.row.quantity]
+    said = f"measured {_figure(row.value)} {unit}, predicted {_figure(explained.predicted)} {unit}"
+    head = f"{row.regime}, {row.id}: {said} ({100 * (explained.predicted / row.value - 1):+.1f} %)."
+    header = ("Op", "Expected (ms)", "Share", "Bound (ms)", "Binds")
+    rows = [
+        [part.name, _figure(part.ms), f"{100 * part.ms / explained.device_ms:.0f} %", _figure(part.bound_ms), part.binds]
+        for part in explained.parts
+    ]
+    rest = f"The device works {_figure(explained.device_ms)} ms of it by these ops; the rest is the host and what it waits for."
+    notes = [f"Known of the row: {row.note}"] if row.note else []
+    return "\n\n".join([head, table(header, rows), " ".join([rest, *notes])])
 
 
 def legend(reports: Sequence[Report]) -> str:
