@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from inferometer.estimate.explanation import Rest, explain
+from inferometer.estimate.explanation import Sum, explain
 from inferometer.estimate.validation import score
 
 from .measured_rows import regime, row, split
 
 ROWS = [row(id="good", value=10.0), row(id="bad", value=10.0)]
 PARTS = [
-    Rest("norm", 0.02, 0.01, "memory"),
-    Rest("qkv", 3.0, 2.0, "tensor"),
-    Rest("up", 5.0, 4.0, "tensor"),
-    Rest("rotary", 0.03, 0.0, "launch"),
+    Sum("norm", 0.02, 0.01, "memory"),
+    Sum("qkv", 3.0, 2.0, "tensor"),
+    Sum("up", 5.0, 4.0, "tensor"),
+    Sum("rotary", 0.03, 0.0, "launch"),
 ]
 
 
@@ -42,3 +42,9 @@ def test_the_parts_are_of_the_constants_of_the_row_s_own_fold() -> None:
     seen = []
     explain([report], op_times=lambda r, constants: (seen.append((r.id, constants)), PARTS)[1], fits=fits)
     assert seen == [("opt-6.7b", {"c": 2.0})]
+
+
+def test_steps_of_one_run_are_put_together_where_the_same_binds() -> None:
+    steps = [Sum("qkv", 3.0, 2.0, "tensor"), Sum("qkv", 5.0, 4.0, "memory"), Sum("qkv", 1.0, 0.5, "memory")]
+    (found,) = explain([_report(-0.5)], op_times=lambda r, constants: steps, fits={})
+    assert [(part.name, part.binds, part.ms) for part in found.parts] == [("qkv", "memory", 6.0), ("qkv", "tensor", 3.0)]

@@ -9,7 +9,7 @@ import json
 from validation_reports import reports
 
 from inferometer.estimate.deviation import Deviation
-from inferometer.estimate.explanation import Rest, explain
+from inferometer.estimate.explanation import Sum, explain
 from inferometer.estimate.measured.operation import Operation
 from inferometer.estimate.operations import Series, Timed
 from inferometer.report.validation import (
@@ -99,7 +99,7 @@ def test_json_has_errors_by_method_and_rows_on_request() -> None:
 
 
 def test_a_missed_gate_is_explained_op_by_op() -> None:
-    parts = [Rest("up", 12.0, 9.0, "tensor"), Rest("3 others", 4.0, 1.0, "")]
+    parts = [Sum("up", 12.0, 9.0, "tensor"), Sum("3 others", 4.0, 1.0, "")]
     explained = explain(reports(), op_times=lambda row, constants: parts, fits={})
     page = document(reports(), explained=explained)
     assert "## Missed gates, op by op" in page

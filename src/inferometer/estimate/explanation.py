@@ -31,8 +31,8 @@ class Part(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
-    """The ops that are too short to name."""
+class Sum:
+    """Several ops together."""
 
     name: str
     ms: float
@@ -84,12 +84,18 @@ def _constants(report: Report, scored: Scored, fits: Mapping[str, Mapping[str, C
 
 
 def _named(parts: Sequence[Part]) -> tuple[Part, ...]:
+    """The longest first, ops of one name that one thing binds (of several steps) together, and so are all that are short."""
+    sums: dict[tuple[str, str], Sum] = {}
+    for part in parts:
+        key = (part.name, part.binds)
+        before = sums.get(key, Sum(part.name, 0.0, 0.0, part.binds))
+        sums[key] = Sum(part.name, before.ms + part.ms, before.bound_ms + part.bound_ms, part.binds)
     whole = sum(part.ms for part in parts)
-    long = sorted((part for part in parts if part.ms >= _SMALL * whole), key=lambda part: -part.ms)
-    short = [part for part in parts if part.ms < _SMALL * whole]
+    long = sorted((part for part in sums.values() if part.ms >= _SMALL * whole), key=lambda part: -part.ms)
+    short = [part for part in sums.values() if part.ms < _SMALL * whole]
     if not short:
         return tuple(long)
-    rest = Rest(f"{len(short)} others", sum(part.ms for part in short), sum(part.bound_ms for part in short), "")
+    rest = Sum(f"{len(short)} others", sum(part.ms for part in short), sum(part.bound_ms for part in short), "")
     return (*long, rest)
 
 
