@@ -53,8 +53,8 @@ class Part:
 
 
 def group(row: MeasuredRow) -> str:
-    """Rows that share constants: of one stack and number format. Columns of a table are often of different sessions."""
-    return f"{row.stack} {row.dtype}"
+    """Rows that share constants: of one stack and number format, in one session. Columns of a table are often of different ones."""
+    return " ".join(filter(None, (row.stack, row.dtype, row.session)))
 
 
 def parts(regime: Regime, rows: Sequence[MeasuredRow]) -> Iterator[Part]:

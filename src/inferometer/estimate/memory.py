@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from inferometer.estimate.layout import FLATTENS, Layout
 from inferometer.estimate.stack import Stack, loss_item_bytes
@@ -129,6 +130,7 @@ def weight_bytes(spec: ModelSpec, formats: Formats, stack: Stack, layout: Layout
     return whole - round(_FREED_SHARE * cut * spec.layers * spec.hidden * spec.feed_forward * formats.item_bytes)
 
 
+@lru_cache(maxsize=256)
 def rounding_bytes(spec: ModelSpec, formats: Formats) -> int:
     """What the allocator adds to weights: whole blocks of 512 bytes."""
     ends = (-p.size * formats.item_bytes % _BLOCK_BYTES for p in parameters(replace(spec, layers=1, experts=None, unwindowed_layers=0)))

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from inferometer.model.formats import Formats, check_shards, local_kv_heads
 from inferometer.model.parameters import Parameter, parameters
 from inferometer.model.spec import ModelSpec
 
 _FIRST = "layers.0."
+# Searches for what fits ask the same few models again and again.
+_KEPT = 256
 _CUT_BY_INPUT = ("attention.output.weight", "feed_forward.down.weight", "feed_forward.shared.down.weight")
 
 
+@lru_cache(maxsize=_KEPT)
 def resident_weight_bytes(spec: ModelSpec, formats: Formats) -> int:
     """Bytes of all weights on one device. Raises UserError where the shards do not divide the model."""
     check_shards(spec, formats.shards)
@@ -21,6 +25,7 @@ def resident_weight_bytes(spec: ModelSpec, formats: Formats) -> int:
     return held + ((spec.layers - dense) * _layer_bytes(spec, formats) if dense < spec.layers else 0)
 
 
+@lru_cache(maxsize=_KEPT)
 def layer_weight_bytes(spec: ModelSpec, formats: Formats) -> int:
     """Bytes of one layer's weights on one device (of one with experts, if the model has such).
 

@@ -135,6 +135,7 @@ def _row(fields: Mapping[str, Any], notes: Mapping[str, Any], where: str) -> Mea
         "quantity": _one_of(table, "quantity", QUANTITIES),
         "value": float(table.number("value")),
         "tok_s": _optional_number(table, "tok_s"),
+        "session": _optional_text(table, "session"),
         "published_estimate": _optional_number(table, "published_estimate"),
         "revision": _optional_text(table, "revision"),
         "calibration": _optional_text(table, "calibration"),

@@ -30,6 +30,7 @@ class MeasuredRow:
     and a finished one is replaced at once, `new_tokens` being their mean length.
     batch: sequences (of all groups, for groups). quantity: what `value` is, its unit in its name. tok_s: generated tokens a second
     that were measured beside it, if they were.
+    session: what the source says of how this table was run, where it ran another one of the same stack otherwise.
     published_estimate: what the source's own estimator says. revision: the engine's, of this product's own runs. calibration: the
     name of what was measured on that very card (load_calibration), if it was.
     note: a known defect. counted: False where the row is shown but enters no error.
@@ -56,6 +57,7 @@ class MeasuredRow:
     quantity: Quantity
     value: float
     tok_s: float | None
+    session: str | None
     published_estimate: float | None
     revision: str | None
     calibration: str | None
