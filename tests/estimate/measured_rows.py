@@ -32,6 +32,7 @@ _ROW = MeasuredRow(
     quantity="time_ms",
     value=10.0,
     tok_s=None,
+    session=None,
     published_estimate=None,
     revision=None,
     calibration=None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferometer.estimate.baselines import GIB, board_power, peak_roofline_ms, scale, weights_and_cache_gib
@@ -105,6 +105,7 @@ def test_the_factor_by_hand() -> None:
         scale([], [])
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0.01, 100), st.floats(0.01, 100)), min_size=1))
 def test_a_factored_rule_has_no_mean_error_left_in_its_logarithm(pairs: list[tuple[float, float]]) -> None:
     factor = scale([m for m, _ in pairs], [p for _, p in pairs])

@@ -94,6 +94,7 @@ def test_the_file_gives_back_what_was_written() -> None:
     assert read_fits(tomllib.loads(fits_toml(fits))) == fits
 
 
+@settings(deadline=None)
 @given(
     st.recursive(
         st.sampled_from([0, 1, -1.5, "x", True, None, float("inf")]),
@@ -103,4 +104,4 @@ def test_the_file_gives_back_what_was_written() -> None:
 )
 def test_a_damaged_file_is_one_line(values: Any) -> None:
     said = refusal(lambda: read_fits({"a regime": values}))
-    assert said is None or said.startswith("fits.toml: a regime")
+    assert said is None or said.startswith("fits.toml: 'a regime'")

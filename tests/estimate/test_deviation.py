@@ -6,7 +6,7 @@ import tomllib
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferometer.estimate.deviation import Deviation, deviations_toml, read_deviations
@@ -35,6 +35,7 @@ def test_figures_are_positive_and_there_are_some(rows: list[tuple[str, float, fl
         Deviation.of(rows)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.uuids().map(str), POSITIVE, POSITIVE), min_size=1, max_size=9))
 def test_the_file_gives_back_what_was_written(rows: list[tuple[str, float, float]]) -> None:
     found = Deviation.of(rows)
@@ -49,6 +50,7 @@ def test_an_error_of_nothing_can_be_kept() -> None:
     assert read_deviations(tomllib.loads(deviations_toml(exact)))["a"].mean == 0
 
 
+@settings(deadline=None)
 @given(
     st.dictionaries(
         st.sampled_from(["rows", "mean_percent", "worst_percent", "worst_id", "low", "high", "more"]),

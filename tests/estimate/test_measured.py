@@ -7,7 +7,7 @@ from importlib.resources import files
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferometer.errors import UserError
@@ -192,6 +192,7 @@ def test_the_mean_context_is_the_middle_of_the_decode() -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
+@settings(deadline=None)
 @given(data=st.data())
 def test_a_damaged_file_is_one_line_or_rows(name: str, data: st.DataObject) -> None:
     document = _document(name)
@@ -237,6 +238,7 @@ def test_a_regime_is_checked_against_its_rows(division: Any, rows: list[Measured
         check(regime(division), rows)
 
 
+@settings(deadline=None)
 @given(
     splits=st.dictionaries(
         st.sampled_from(["one", "two"]),

@@ -7,7 +7,7 @@ from importlib.resources import files
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferometer.estimate.measured.operation import Operation, load_operations, read_operations
@@ -54,6 +54,7 @@ def test_bytes_of_the_copies_are_read_and_written_ones() -> None:
             assert each.shape[0] / each.us * 1e6 < 768e9
 
 
+@settings(deadline=None)
 @given(data=st.data())
 def test_a_damaged_file_is_one_line(data: st.DataObject) -> None:
     document = _document()

@@ -135,12 +135,12 @@ def read_fits(document: Mapping[str, object]) -> Fits:
     """The constants of a file's tables. Raises UserError for a value that is no positive number."""
     found: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
     for regime, folds in document.items():
-        for fold, groups in _table(folds, regime).items():
-            for name, values in _table(groups, f"{regime}: {fold}").items():
-                where = f"{regime}: {fold}: {name}"
+        for fold, groups in _table(folds, repr(regime)).items():
+            for name, values in _table(groups, f"{regime!r}: {fold!r}").items():
+                where = f"{regime!r}: {fold!r}: {name!r}"
                 for constant, value in _table(values, where).items():
                     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-                        raise UserError(f"{FITS}: {where}: {constant} must be a positive number, not {value!r}")
+                        raise UserError(f"{FITS}: {where}: {constant!r} must be a positive number, not {value!r}")
                     found.setdefault(regime, {}).setdefault(fold, {}).setdefault(name, {})[constant] = float(value)
     return found
 
