@@ -2,7 +2,8 @@
 
 python benchmarks/validation.py            our own runs among the measured rows, the table of errors, and benchmarks/VALIDATION.md
 python benchmarks/validation.py --check    exits 1 and names the files that are stale
-python benchmarks/validation.py --refit    fits the constants of every fold anew first (minutes); then as without it
+python benchmarks/validation.py --refit [REGIME ...]    fits the constants of every fold of these regimes (of all, if none is named)
+                                           anew first, which takes minutes; then as without it
 
 Our own rows are read from benchmarks/results/*.jsonl, of GPUs that the catalogue has. A calibration beside a file of records, as
 NAME.calibration.json (one device's object of the file in the cache's calibration folder), goes with its rows.
@@ -13,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -92,18 +93,22 @@ def heading(stem: str, record: Record, regime: str, *, counted: bool) -> str:
     return "[[table]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in fields.items())
 
 
-def refit() -> str:
-    """fits.toml: the constants of every fold."""
+def refit(chosen: Sequence[str]) -> str:
+    """fits.toml: the constants of every fold, anew for the chosen regimes; the others keep theirs."""
     from inferometer.estimate.fitted import fitted
-
     from inferometer.estimate.predict import predict
 
-    found: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
+    found: dict[str, Mapping[str, Mapping[str, Mapping[str, float]]]] = {}
     for name, regime in load_regimes().items():
         ranges = fitted(name)
+        if name not in chosen:
+            found |= {name: load_fits()[name]} if name in load_fits() else {}
+            continue
+        mine: dict[str, dict[str, Mapping[str, float]]] = {}
         for part in parts(regime, load_rows(name)) if ranges else ():
             print(f"{name}: {part.fold}: {part.group}: {len(part.rows)} rows", file=sys.stderr)
-            found.setdefault(name, {}).setdefault(part.fold, {})[part.group] = fit(part.rows, ranges, predict)
+            mine.setdefault(part.fold, {})[part.group] = fit(part.rows, ranges, predict)
+        found |= {name: mine} if mine else {}
     return fits_toml(found)
 
 
@@ -111,15 +116,18 @@ def main() -> int:
     """Writes the files, or with --check says which differ from what the code and the rows give."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true")
-    parser.add_argument("--refit", action="store_true")
+    parser.add_argument("--refit", nargs="*", metavar="REGIME")
     chosen = parser.parse_args()
-    if chosen.check and chosen.refit:
+    if chosen.check and chosen.refit is not None:
         parser.error("--refit writes what --check only compares")
+    unknown = sorted(set(chosen.refit or ()) - set(load_regimes()))
+    if unknown:
+        parser.error(f"--refit: there is no regime {unknown[0]}")
     stale = _settle({MEASURED / "rows" / "own.toml": own_rows(RESULTS), **_calibrations()}, check=chosen.check)
     if not chosen.check:
         _forget()
-    if chosen.refit:
-        _settle({MEASURED / FITS: refit()}, check=False)
+    if chosen.refit is not None:
+        _settle({MEASURED / FITS: refit(chosen.refit or list(load_regimes()))}, check=False)
         _forget()
     reports = validate()
     errors = {report.regime.name: error for report in reports if (error := report.deviation()) is not None}
