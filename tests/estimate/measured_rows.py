@@ -63,6 +63,7 @@ def regime(division: Split, **changes: Any) -> Regime:
         "worst_gate": None,
         "stretch": 0.05,
         "gates": True,
+        "constants": None,
         "split": division,
     }
     return Regime(**{**fields, **changes})

@@ -132,3 +132,12 @@ def test_one_regime_can_be_asked_for() -> None:
     assert [report.regime.name for report in found] == ["003"]
     with pytest.raises(UserError, match="regime nothing is unknown"):
         validate("nothing", predict=_off_by(), fits={})
+
+
+def test_rows_of_the_same_runs_are_predicted_by_that_regime_s_folds() -> None:
+    """The time between tokens of a model comes from constants that its joules had no part in."""
+    fits = {"mlenergy": {"model qwen3-8b": {"vllm bfloat16": {"step_s": 1.0}}}}
+    seen: dict[str, Mapping[str, float]] = {}
+    validate("mlenergy-itl", predict=lambda measured, constants: (seen.update({measured.model: constants}), 1.0)[1], fits=fits)
+    assert seen["qwen3-8b"] == {"step_s": 1.0}
+    assert seen["qwen3-14b"] == {}

@@ -45,6 +45,7 @@ def reports(error: float = 0.25) -> tuple[Report, ...]:
         worst_gate=0.3,
         stretch=0.05,
         gates=True,
+        constants=None,
         split=Split(fitted=frozenset({"a"}), alike=MappingProxyType({})),
     )
     second = Regime(
@@ -56,6 +57,7 @@ def reports(error: float = 0.25) -> tuple[Report, ...]:
         worst_gate=None,
         stretch=None,
         gates=True,
+        constants=None,
         split=Split(alike=MappingProxyType({})),
     )
     memory = [measured("m", 3.0, regime="second", quantity="peak_gib")]

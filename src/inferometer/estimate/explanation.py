@@ -66,7 +66,7 @@ def explain(reports: Sequence[Report], *, op_times: OpTimes | None = None, fits:
             continue
         worst = _worst(report)
         if worst is not None:
-            constants = _constants(report, worst, frozen.get(report.regime.name, {}))
+            constants = _constants(report, worst, frozen.get(report.regime.constants or report.regime.name, {}))
             parts = _named(chosen(worst.row, constants))
             found.append(Explanation(row=worst.row, predicted=worst.predictions[OURS], parts=parts))
     return tuple(found)

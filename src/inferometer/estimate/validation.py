@@ -91,7 +91,8 @@ def validate(regime: str | None = None, *, predict: Predict | None = None, fits:
     rows = {name: load_rows(name) for name in ([regime] if regime is not None else load_regimes())}
     chosen = predict or _estimator()
     frozen = load_fits() if fits is None else fits
-    return tuple(score(load_regimes()[name], mine, chosen, frozen.get(name, {})) for name, mine in rows.items())
+    regimes = {name: load_regimes()[name] for name in rows}
+    return tuple(score(regimes[name], mine, chosen, frozen.get(regimes[name].constants or name, {})) for name, mine in rows.items())
 
 
 def score(regime: Regime, rows: Sequence[MeasuredRow], predict: Predict, fits: Mapping[str, Mapping[str, Constants]]) -> Report:

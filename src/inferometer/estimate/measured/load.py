@@ -153,7 +153,11 @@ def read_regimes(regimes: Mapping[str, Any], splits: Mapping[str, Any]) -> Mappi
     stray = sorted(set(splits) - set(regimes))
     if stray:
         raise UserError(f"{SPLITS}: {stray[0]} is not in {REGIMES}")
-    return MappingProxyType({name: _regime(name, values, splits) for name, values in regimes.items()})
+    found = {name: _regime(name, values, splits) for name, values in regimes.items()}
+    for name, regime in found.items():
+        if regime.constants is not None and (regime.constants not in found or found[regime.constants].constants is not None):
+            raise UserError(f"{REGIMES}: {name}: constants names {regime.constants!r}, which is no regime with constants of its own")
+    return MappingProxyType(found)
 
 
 def _regime(name: str, values: Any, splits: Mapping[str, Any]) -> Regime:
@@ -171,6 +175,7 @@ def _regime(name: str, values: Any, splits: Mapping[str, Any]) -> Regime:
         worst_gate=_optional_number(table, "worst_gate"),
         stretch=_optional_number(table, "stretch"),
         gates=_flag(table, "gates", default=True),
+        constants=_optional_text(table, "constants"),
         split=_split(splits[name], f"{SPLITS}: {name}"),
     )
     table.finish()

@@ -61,7 +61,8 @@ class Regime:
 
     gate, stretch: mean absolute error relative to the measured value; worst_gate: the largest. None where the regime only informs.
     published: the best error that somebody published for it, in words. gates: False where even a missed gate is only information
-    (this product's own runs, which change with the engine).
+    (this product's own runs, which change with the engine). constants: another regime, of the same runs, whose folds' constants
+    predict these rows; None for its own.
     """
 
     name: str
@@ -72,4 +73,5 @@ class Regime:
     worst_gate: float | None
     stretch: float | None
     gates: bool
+    constants: str | None
     split: Split
