@@ -12,9 +12,9 @@ from inferometer.model.spec import ModelSpec
 from inferometer.model.step import Step
 from inferometer.model.work import WINDOWED
 
-# A fused kernel's blocks begin and end, and half of those on the diagonal is masked: as long as 600 tokens of context take. With 0.58 of the
-# tensor rate beyond, that is what 5,457 calls on an A100 show (72 TFLOP/s at 512 tokens, 136 at 2048, 176 at 16384; head size 128, vLLM 0.14.0,
-# aiconfigurator's a100_sxm tables).
+# A fused kernel's blocks begin and end, and half of those on the diagonal is masked: as long as 600 tokens of context take. With 0.58 of
+# the tensor rate beyond, that is what 5,457 calls on an A100 show (72 TFLOP/s at 512 tokens, 136 at 2048, 176 at 16384; head size 128, vLLM
+# 0.14.0, aiconfigurator's a100_sxm tables).
 _FILL_TOKENS = 600.0
 # Batched products of heads that are narrow read and write more for each operation than large ones.
 _HEAD_FILL = 64.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from inferometer.hardware.device import Topology
 from inferometer.hardware.links import Link
 
@@ -25,7 +27,9 @@ def all_reduce_s(payload_bytes: float, devices: int, link: Link, *, one_shot: bo
     ring = _RING_FLOOR_S + 2 * (devices - 1) * hop + 2 * (devices - 1) / devices * payload_bytes / bandwidth
     if not one_shot or link.topology == "host":
         return ring
-    return min(ring, _ONE_SHOT_FLOOR_S + (devices - 1) * payload_bytes / (bandwidth * _ONE_SHOT_SHARE * (devices - 1) ** 0.5))
+    # From more devices at once, each read gets a smaller part of what the links carry together.
+    one_shot_s = _ONE_SHOT_FLOOR_S + math.sqrt(devices - 1) * payload_bytes / (bandwidth * _ONE_SHOT_SHARE)
+    return min(ring, one_shot_s)
 
 
 def gather_s(sent_bytes: float, devices: int, link: Link) -> float:

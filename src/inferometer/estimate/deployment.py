@@ -21,7 +21,8 @@ from inferometer.model.step import Step
 
 @dataclass(frozen=True, kw_only=True)
 class Deployment:
-    """limits hold the link between the devices, None for one. power: None where nobody states the device's limit. sorts: tokens are drawn by top-p."""
+    """limits hold the link between the devices, None for one. power: None where nobody states the device's limit. sorts: tokens are drawn
+    by top-p."""
 
     spec: ModelSpec
     device: DeviceSpec
@@ -62,5 +63,12 @@ class Deployment:
     @cached_property
     def _pricing(self) -> Pricing:
         return Pricing(
-            spec=self.spec, stack=self.stack, machine=self.machine, formats=self.local, power=self.power, devices=self.devices, sorts=self.sorts
+            spec=self.spec,
+            stack=self.stack,
+            machine=self.machine,
+            formats=self.local,
+            power=self.power,
+            devices=self.devices,
+            sorts=self.sorts,
+            turns=self.layout.parallel == "layers" and self.devices > 1,
         )

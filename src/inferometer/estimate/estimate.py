@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from inferometer.estimate.bound import Bound, mean_bound
@@ -211,7 +211,12 @@ class Estimate:
         for phase, each in self.phases.items():
             tokens = asked.workload.batch * (1 if phase == "decode_token_ms" else asked.workload.length)
             joules = each.cost.joules(devices) or 0.0
-            found[phase.removesuffix("_ms")] = {"j": joules, "j_per_token": joules / tokens, "watts": each.cost.watts, "clock": each.cost.clock}
+            found[phase.removesuffix("_ms")] = {
+                "j": joules,
+                "j_per_token": joules / tokens,
+                "watts": each.cost.watts,
+                "clock": each.cost.clock,
+            }
         return {**found, "devices": devices, "basis": ENERGY_BASIS}
 
     def to_dict(self) -> dict[str, Any]:
@@ -230,7 +235,7 @@ class Estimate:
             "tensor_parallel": asked.formats.shards,
             "admission": asked.order or "continuous",
             "group_size": asked.workload.group,
-            "offload": f"weights:{asked.streamed:g}" if asked.streamed else None,
+            "offload": f"weights:{asked.workload.streamed:g}" if asked.workload.streamed else None,
             "batch_size": asked.workload.batch,
             "sequence_length": asked.workload.length,
             "decode_length": asked.workload.generated or None,
@@ -283,7 +288,8 @@ def estimate(
     an encoder) one pass with logits at all positions, and with `loss` their cross-entropy. `calibration` "auto" is what was measured
     on this machine, if it has the device. `parallel` says how `tensor_parallel` (or, with another way, `gpus`) devices share the model.
     `admission` zigzag, diagonal or row runs the batch in groups of `group_size`; `offload` "weights:FRACTION" brings that share of the
-    layers' weights over the host link in every sweep. `mixed_tokens` also prices a decode step beside so many prompt tokens. A model that does not fit is priced all the same; `fits`, `short_by_bytes` and `remedy` say so.
+    layers' weights over the host link in every sweep. `mixed_tokens` also prices a decode step beside so many prompt tokens.
+    A model that does not fit is priced all the same; `fits`, `short_by_bytes` and `remedy` say so.
     Raises UserError, one line that names the option and the remedy, for a name that is unknown and a request that contradicts itself.
     """
     request = resolve(
@@ -310,14 +316,7 @@ def estimate(
     )
     where = deployment(request)
     phases = {phase: _phase(where, steps) for phase, steps in _steps(request, where).items()}
-    needed = memory(
-        request.spec, request.formats, request.stack, request.workload, cpu=is_cpu(request.device), layout=request.layout
-    )
-    if request.streamed:
-        # Two layers' worth stays: one that runs, one that comes.
-        layers = layer_weight_bytes(request.spec, request.formats)
-        away = round(request.streamed * max(0, request.spec.layers - 2) * layers)
-        needed = replace(needed, weights=needed.weights - away)
+    needed = memory(request.spec, request.formats, request.stack, request.workload, cpu=is_cpu(request.device), layout=request.layout)
     return Estimate(
         request=request,
         phases=phases,
@@ -365,17 +364,15 @@ def _mixed(request: Request, tokens: int) -> Step:
 
 
 def _phase(where: Deployment, steps: tuple[Step, ...]) -> PhaseEstimate:
-    return PhaseEstimate(
-        cost=mean_cost([where.cost(step) for step in steps]), bound=mean_bound(tuple(where.bound(step) for step in steps))
-    )
+    return PhaseEstimate(cost=mean_cost([where.cost(step) for step in steps]), bound=mean_bound(tuple(where.bound(step) for step in steps)))
 
 
 def _total(request: Request, where: Deployment, phases: Mapping[Phase, PhaseEstimate]) -> Total | None:
     asked = request.workload
     if not asked.generated:
         return None
-    streamed = request.streamed * request.spec.layers * layer_weight_bytes(request.spec, request.formats)
-    host = host_link(request.device) if request.streamed else None
+    streamed = request.workload.streamed * request.spec.layers * layer_weight_bytes(request.spec, request.formats)
+    host = host_link(request.device) if request.workload.streamed else None
     if request.order is not None:
         assert asked.group is not None, "groups have a size"
         return GroupRun(

@@ -12,8 +12,9 @@ _SHORTEST_INNER = 256
 # A tile reads (rows + columns) operands for every rows x columns multiply-adds: the share of the tensor rate that a tile reaches is
 # 1 / (1 + 26 (1 / rows + 1 / columns)), relative to the largest tile. A block fills and drains its pipeline once: as long as 125 elements
 # of the inner sum take. A last wave that is not full costs 0.3 of a whole one on average: blocks of several sizes share a multiprocessor.
-# A library's partial sums cost a second kernel. Arithmetic and traffic overlap but for what the exponent leaves. The five are fitted on 5,278 bfloat16 products on an A100 SXM 80 GB (m 1 to 8192, n and k
-# up to 65536; vLLM 0.14.0, aiconfigurator's a100_sxm tables), whose mean absolute error is then 10 %.
+# A library's partial sums cost a second kernel. Arithmetic and traffic overlap but for what the exponent leaves. The five are fitted on
+# 5,278 bfloat16 products on an A100 SXM 80 GB (m 1 to 8192, n and k up to 65536; vLLM 0.14.0, aiconfigurator's a100_sxm tables), whose mean
+# absolute error is then 10 %.
 _TILE_REUSE = 26.0
 _FILL = 125.0
 _RAGGED_WAVE = 0.3
@@ -21,8 +22,6 @@ _SPLIT_S = 1.5e-6
 _OVERLAP = 3.0
 _LARGEST = 1 / (1 + _TILE_REUSE * (1 / 256 + 1 / 128))
 _PARTIAL_BYTES = 4
-
-
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ _TIMES = {
     "vllm": "mlenergy-itl",
 }
 _ENERGY = "mlenergy"
-# Factors where no regime tells: on measured limits what is left is the stack's overhead; a datasheet adds what the shapes of its products do;
-# an assumed processor may be another.
+# Factors where no regime tells: on measured limits what is left is the stack's overhead; a datasheet adds what the shapes of its products
+# do; an assumed processor may be another.
 _UNKNOWN: Mapping[LimitsBasis, tuple[float, float]] = {"calibrated": (0.75, 1.4), "datasheet": (0.65, 1.6), "assumed": (0.3, 4.0)}
 # A card that the regime has no rows of: NeuSight and BLIS are two to three times as far off on cards that they have not seen.
 _UNSEEN = 2.0
@@ -45,7 +45,9 @@ class Factors:
 
 def time_factors(request: Request, basis: LimitsBasis) -> Factors:
     """For times of this request."""
-    regime = "001-runtime-8gpu" if request.layout.parallel == "mlp-tensor" and request.layout.devices > 1 else _TIMES.get(request.stack.name)
+    regime = (
+        "001-runtime-8gpu" if request.layout.parallel == "mlp-tensor" and request.layout.devices > 1 else _TIMES.get(request.stack.name)
+    )
     found = _held_out(regime, request.device.slug) if regime is not None and basis != "assumed" else None
     if found is not None:
         return found

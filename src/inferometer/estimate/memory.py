@@ -34,7 +34,7 @@ class Workload:
     """A batch of `batch` sequences of `length` tokens, each continued by `generated` tokens (0: a forward alone).
 
     group: sequences that pass through a layer together, where that is not the whole batch. unfilled: the share of the generated tokens
-    that the cache has not got when the run is stopped.
+    that the cache has not got when the run is stopped. streamed: the share of the layers' weights that is elsewhere until it is needed.
     """
 
     batch: int
@@ -43,6 +43,7 @@ class Workload:
     loss: bool = False
     group: int | None = None
     unfilled: float = 0.0
+    streamed: float = 0.0
 
     def tokens_each(self, page_size: int | None) -> int:
         """Tokens that a sequence's cache holds at its end, none for a forward alone.
@@ -100,7 +101,7 @@ def memory(spec: ModelSpec, formats: Formats, stack: Stack, workload: Workload, 
     """
     layout = layout or Layout(devices=formats.shards)
     return Memory(
-        weights=weight_bytes(spec, formats, stack, layout),
+        weights=weight_bytes(spec, formats, stack, layout) - _away_bytes(spec, formats, workload),
         rounding=rounding_bytes(spec, formats),
         kv=kv_bytes(spec, formats, stack, workload, layout),
         activations=activation_bytes(spec, formats, stack, workload, cpu=cpu),
@@ -130,6 +131,13 @@ def weight_bytes(spec: ModelSpec, formats: Formats, stack: Stack, layout: Layout
     return whole - round(_FREED_SHARE * cut * spec.layers * spec.hidden * spec.feed_forward * formats.item_bytes)
 
 
+def _away_bytes(spec: ModelSpec, formats: Formats, workload: Workload) -> int:
+    """Weights that come when they are needed. Two layers' worth stays: one that runs and one that comes."""
+    if not workload.streamed:
+        return 0
+    return round(workload.streamed * max(0, spec.layers - 2) * layer_weight_bytes(spec, formats))
+
+
 @lru_cache(maxsize=256)
 def rounding_bytes(spec: ModelSpec, formats: Formats) -> int:
     """What the allocator adds to weights: whole blocks of 512 bytes."""
@@ -157,7 +165,9 @@ def activation_bytes(spec: ModelSpec, formats: Formats, stack: Stack, workload: 
     if workload.generated and stack.sweep_tokens is not None:
         # Every sequence decodes in one pass, however many there are.
         tokens = min(tokens, max(stack.sweep_tokens, workload.batch))
-    layer = tokens * max(_live_widths(spec, formats, stack)) * item
+    # Kernels over pages read grouped keys where they are; a pass without a cache has no pages.
+    repeats = stack.repeats_keys or (stack.cache == "pages" and not workload.generated)
+    layer = tokens * max(_live_widths(spec, formats, repeats)) * item
     if workload.group is not None and stack.groups_apart:
         # Hidden states of the groups that wait for their turn.
         layer += (workload.batch - workload.together) * workload.length * spec.hidden * item
@@ -241,7 +251,7 @@ def is_cpu(device: DeviceSpec) -> bool:
     return device.slug == "cpu"
 
 
-def _live_widths(spec: ModelSpec, formats: Formats, stack: Stack) -> Iterator[int]:
+def _live_widths(spec: ModelSpec, formats: Formats, repeats_keys: bool) -> Iterator[int]:
     """Elements a token that are alive while each op of a layer runs: its inputs, its output, and what its block still holds.
 
     The order and what is held are nn.layers' own (a test runs it and watches its tensors): a norm's output until its block ends,
@@ -261,7 +271,7 @@ def _live_widths(spec: ModelSpec, formats: Formats, stack: Stack) -> Iterator[in
         # Product, half-swapped copy and result, each as wide as queries and keys.
         yield held + 3 * (query + kv)
         held += query + kv
-    repeated = 2 * query if stack.repeats_keys and spec.kv_heads < spec.heads else 0
+    repeated = 2 * query if repeats_keys and spec.kv_heads < spec.heads else 0
     yield held + repeated + query
     yield held + query + hidden
     yield x + normed + 2 * hidden

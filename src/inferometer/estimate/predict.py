@@ -88,7 +88,9 @@ def op_times(row: MeasuredRow, constants: Mapping[str, float] | None = None) -> 
     if row.mode in ("decode", "generate", "groups", "serve"):
         times = 1 if row.mode in ("decode", "serve") else generated - 1
         steps.append((decode_equal(batch, row.mean_context), times * (row.groups or 1)))
-    return tuple(_part(each, where, cost.clock, count) for step, count in steps if count for cost in [where.cost(step)] for each in cost.ops)
+    return tuple(
+        _part(each, where, cost.clock, count) for step, count in steps if count for cost in [where.cost(step)] for each in cost.ops
+    )
 
 
 def _part(each: OpTime, where: Deployment, clock: float, count: int) -> Part:
@@ -120,10 +122,10 @@ def predict(row: MeasuredRow, constants: Mapping[str, float] | None = None) -> f
     if row.mode == "generate":
         return generate(where, batch, length, generated).seconds * 1e3
     if row.mode == "groups":
-        assert row.admission is not None and row.groups is not None and row.group_size is not None
-        run = GroupRun(
-            deployment=where, order=row.admission, groups=row.groups, size=row.group_size, length=length, generated=generated
-        )
+        assert row.admission is not None, "a row of groups has an order"
+        assert row.groups is not None, "and their number"
+        assert row.group_size is not None, "and size"
+        run = GroupRun(deployment=where, order=row.admission, groups=row.groups, size=row.group_size, length=length, generated=generated)
         return run.total().seconds * 1e3
     steady = serve(where, batch, length, generated)
     return steady.j_per_token if row.quantity == "j_per_token" else steady.watts
@@ -148,5 +150,3 @@ def _spec(model: str) -> ModelSpec:
     if found is None:
         raise UserError(f"{model} is no preset, and measured rows are of presets")
     return found.spec()
-
-

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -72,7 +72,8 @@ class Cost:
 
     kinds: time on the device by kind of op. compute_ms, memory_ms: how the device's time divides by what limits it.
     host_ms: what the host needs to launch it all. ms: the step, which lasts as long as the slower of device and host.
-    watts: the mean, None for a device without a stated limit. clock: the share of the boost clock that the power limit leaves.
+    watts: the mean, None for a device without a stated limit. others_watts: of the devices that wait while this one works, where they
+    take turns; None where all work. clock: the share of the boost clock that the power limit leaves.
     """
 
     ms: float
@@ -83,15 +84,22 @@ class Cost:
     watts: float | None
     clock: float
     ops: tuple[OpTime, ...]
+    others_watts: float | None = None
 
     def joules(self, devices: int) -> float | None:
         """Of the step on so many devices."""
-        return None if self.watts is None else self.watts * self.ms / 1e3 * devices
+        if self.watts is None:
+            return None
+        others = self.watts if self.others_watts is None else self.others_watts
+        return (self.watts + (devices - 1) * others) * self.ms / 1e3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pricing:
-    """Prices steps of one model for one stack on one machine. power: None prices without a limit."""
+    """Prices steps of one model for one stack on one machine.
+
+    power: None prices without a limit. sorts: tokens are drawn by top-p. turns: the devices work one after another.
+    """
 
     spec: ModelSpec
     stack: Stack
@@ -100,6 +108,7 @@ class Pricing:
     power: Power | None
     devices: int = 1
     sorts: bool = False
+    turns: bool = False
 
     @cached_property
     def _bytes_s(self) -> float:
@@ -143,6 +152,7 @@ class Pricing:
             watts=watts,
             clock=clock,
             ops=times,
+            others_watts=self.power.static_w if self.turns and self.power is not None else None,
         )
 
     def op_time(self, op: Op, step: Step) -> OpTime:
@@ -190,9 +200,7 @@ class Pricing:
         seconds = moved / self._bytes_s
         fixed = 4 * self.stack.kernel_s if self.machine.asynchronous else 0.0
         return (
-            OpTime(
-                op=op, tensor_s=0.0, vector_s=0.0, memory_s=seconds, link_s=0.0, fixed_s=fixed, busy_s=0.0, bytes=moved, launches=4
-            ),
+            OpTime(op=op, tensor_s=0.0, vector_s=0.0, memory_s=seconds, link_s=0.0, fixed_s=fixed, busy_s=0.0, bytes=moved, launches=4),
         )
 
     def _host_s(self, launches: int, decodes: bool) -> float:
@@ -213,7 +221,7 @@ class Pricing:
         prompts = sum(share.count * share.queries for share in step.shares if share.queries > 1)
         return self.stack.step_s + self.stack.sequence_s * step.sequences + self.stack.prompt_token_s * prompts
 
-    def _clock(self, times: tuple[OpTime, ...], total) -> tuple[float, float | None]:  # type: ignore[no-untyped-def]
+    def _clock(self, times: tuple[OpTime, ...], total: Callable[[float], float]) -> tuple[float, float | None]:
         if self.power is None:
             return 1.0, None
         busy, moved = sum(each.busy_s for each in times), sum(each.bytes for each in times)

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast, get_args
 
 from inferometer.errors import UserError
 from inferometer.estimate.groups import Order
-from inferometer.estimate.layout import PARALLELS, Layout, Parallel
+from inferometer.estimate.layout import PARALLELS, Layout
 from inferometer.estimate.memory import Workload, is_cpu
 from inferometer.estimate.stack import Stack, find_stack
 from inferometer.hardware.calibration import Calibration, load_calibrations
@@ -28,8 +28,8 @@ class Request:
     """One estimate's question.
 
     `gpus` is what the machine has, of which `layout.devices` work; `link` joins those, None for one. order: that of the groups, of
-    `workload.group` sequences, that the batch runs in; None for one batch. streamed: the share of the layers' weights that comes over
-    the host link in every sweep. mixed_tokens: prompt tokens beside which a decode step is priced too.
+    `workload.group` sequences, that the batch runs in; None for one batch. mixed_tokens: prompt tokens beside which a decode step is priced
+    too.
     """
 
     spec: ModelSpec
@@ -42,7 +42,6 @@ class Request:
     calibration: Calibration | None
     layout: Layout
     order: Order | None = None
-    streamed: float = 0.0
     mixed_tokens: int | None = None
 
     @property
@@ -124,11 +123,11 @@ def resolve(
             generated=generated,
             loss=loss,
             group=(group_size or GROUP_SIZE) if order is not None else None,
+            streamed=_streamed(offload, found),
         ),
         calibration=_measured(found) if calibration == "auto" else calibration,
         layout=layout,
         order=order,
-        streamed=_streamed(offload, found),
         mixed_tokens=mixed_tokens,
     )
 
@@ -136,8 +135,8 @@ def resolve(
 def _layout(spec: ModelSpec, parallel: str, tensor_parallel: int, gpus: int | None) -> Layout:
     if parallel not in PARALLELS:
         raise UserError(f"--parallel {parallel} is unknown; use {', '.join(PARALLELS)}")
-    devices = tensor_parallel if parallel == "tensor" or gpus is None else gpus
-    layout = Layout(devices=devices, parallel=cast(Parallel, parallel))
+    devices = tensor_parallel if parallel == "tensor" else max(tensor_parallel, gpus or 1)
+    layout = Layout(devices=devices, parallel=parallel)
     layout.check(spec)
     return layout
 

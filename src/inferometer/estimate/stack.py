@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import cache
@@ -24,38 +24,40 @@ class Stack:
     """What a stack does beside the work itself.
 
     Constants, each a number with one meaning:
-    matmul_share, attention_share, memory_share, link_share: of the rates that a device sustains, what large matrix products, fused attention,
-    kernels that only move bytes and collectives reach. kernel_s: what a kernel takes on the device besides, start and end included.
-    launch_s, layer_s, step_s, sequence_s: what the host spends on a launch, on a layer besides, on a step besides (scheduling, sampling,
-    reading tokens), on each sequence of a step and on each prompt token (its log-probability and text to the host). decomposed_s: on a
-    product whose outliers it looks for first (bitsandbytes), waiting for the device. block_s: what a multiprocessor takes on
-    product of one query with its keys, or with its values, where attention is such products. request_s: on a batch as a whole, once. turn_s: on each layer when it turns from one group of
-    a block to the next.
+    - matmul_share, attention_share, memory_share, link_share: of the rates that a device sustains, what large matrix products, fused
+      attention, kernels that only move bytes, and collectives reach.
+    - kernel_s: what a kernel takes on the device besides, start and end included.
+    - launch_s, layer_s, step_s: what the host spends on a launch, on a layer besides, on a step besides (scheduling, reading tokens).
+    - sequence_s, prompt_token_s: on each sequence of a step, and on each prompt token (its log-probability and text on the host).
+    - decomposed_s: on a product whose outliers it looks for first (bitsandbytes), waiting for the device.
+    - block_s: what a multiprocessor takes on a product of one query with its keys, or values, where attention is such products.
+    - request_s: on a batch as a whole, once. turn_s: on each layer when it turns from one group of a block to the next.
+    - sampler_bytes, sorting_bytes: traffic a logit of choosing a token, the likeliest or by one draw, and where top-p sorts them.
 
     Structure:
-    passes: traffic of an element-wise kind as a multiple of one fused kernel's (its inputs read and outputs written once), by kind;
-    1 where absent. rms_passes, gated_passes: the same for RMS norms and gated activations.
-    kernels: launches an op of the kind takes, by kind; 1 where absent, 0 where another kernel does it. rms_kernels, gated_kernels alike.
-    copies: how often attention's queries, keys, values and result are written anew for layout's sake. repeats_keys: keys of grouped
-    heads are copied to every query head in prefill. fused_attention, fused_alibi: attention (with ALiBi) is one kernel, which keeps scores
-    on chip; else they go through memory, `score_bytes` for each. fused_head_sizes: the only head sizes of the fused kernel, where it has few.
-    fused_decode: a step of single tokens has a fused kernel though prompts have none.
-    skips_masked: kernels skip what the causal mask hides.
-    recorded: decode steps are recorded graphs, scheduled while the one before runs: the host adds step_s and nothing else.
-    recorded_prefill: small prefill steps too. counts_host: whether the stack's published times include waiting for the host.
-    synchronous: the host waits for the device in every layer, so that their times add up.
-    groups_apart: groups of a block run one after another through each layer; else as one batch.
-    one_shot: small sums over devices have kernels of their own. prompt_logits: a prefill makes logits of all positions.
-    sampler_bytes, sorting_bytes: traffic of choosing a token for each logit, the likeliest or by one draw, and where top-p sorts them.
-    log_probability_passes: how often logits are read and written anew for log-probabilities.
-    loss: "matrices", logits and their log-probabilities of all positions at once; "widened", the same from a float32 copy of the
-    logits; "chunked", a slice at a time.
-    cache: "pages" of page_size tokens; "appended", one piece a layer that grows by copies, which read
-    and write it append_passes times in all, each step; "reserved", for the longest length at once.
-    unties_head: a head that shares the embedding's matrix gets one of its own. score_live_bytes: of a score in 16 bits and what is made of it.
-    workspace_bytes: what libraries take from the allocator whatever the batch.
-    verify: the command that measures it, with {model}, {batch}, {prompt}, {new}, {dtype} and {gpus} to be filled in.
-    sweep_tokens: most tokens of one pass through the layers while it generates, None for no limit.
+    - passes: traffic of an element-wise kind as a multiple of one fused kernel's (its inputs read and outputs written once), by kind;
+      1 where absent. rms_passes, gated_passes: the same for RMS norms and gated activations.
+    - kernels: launches an op of the kind takes, by kind; 1 where absent, 0 where another kernel does it. rms_kernels, gated_kernels alike.
+    - copies: how often attention's queries, keys, values and result are written anew for layout's sake. repeats_keys: keys of grouped
+      heads are copied to every query head in prefill.
+    - fused_attention, fused_alibi: attention (with ALiBi) is one kernel, which keeps scores on chip; else they go through memory,
+      score_bytes for each. fused_decode: steps of single tokens have a fused kernel though prompts have none. fused_head_sizes: the only
+      head sizes of the fused kernels; empty for all. skips_masked: kernels skip what the causal mask hides.
+    - recorded: decode steps are recorded graphs, scheduled while the one before runs: the host adds step_s and nothing else.
+      recorded_prefill: prompts too. synchronous: the host waits for the device in every layer, so that their times add up.
+      counts_host: whether the stack's published times include waiting for the host.
+    - groups_apart: groups of a block run one after another through each layer; else as one batch.
+    - one_shot: small sums over devices have kernels of their own.
+    - prompt_logits: a prefill makes logits of all positions. log_probability_passes: how often they are read and written for
+      log-probabilities.
+    - loss: "matrices", logits and their log-probabilities of all positions at once; "widened", the same from a float32 copy of the
+      logits; "chunked", a slice at a time.
+    - cache: "pages" of page_size tokens; "appended", one piece a layer that grows by copies, which read and write it append_passes times
+      in all, each step; "reserved", for the longest length at once.
+    - unties_head: a head that shares the embedding's matrix gets one of its own. score_live_bytes: of a score in 16 bits and what is
+      made of it. workspace_bytes: what libraries take from the allocator whatever the batch.
+    - sweep_tokens: most tokens of one pass through the layers while it generates, None for no limit.
+    - verify: the command that measures it, with {model}, {batch}, {prompt}, {new}, {dtype} and {gpus} to be filled in.
     """
 
     name: str
@@ -119,7 +121,8 @@ class Stack:
         for name in constants:
             if name not in CONSTANTS:
                 raise KeyError(name)
-        return replace(self, **dict(constants)) if constants else self
+        changes: dict[str, Any] = dict(constants)
+        return replace(self, **changes) if changes else self
 
 
 CONSTANTS = tuple(item.name for item in fields(Stack) if item.type == "float" and item.name.endswith(("_share", "_s", "_bytes")))
@@ -129,7 +132,7 @@ class _Stacks(Mapping[str, Stack]):
     def __getitem__(self, name: str) -> Stack:
         return _read()[name]
 
-    def __iter__(self):  # type: ignore[no-untyped-def]
+    def __iter__(self) -> Iterator[str]:
         return iter(_read())
 
     def __len__(self) -> int:

@@ -45,8 +45,8 @@ def describe(model: str | None, *, config_only: bool = False, read: Reader = rea
 
     None is the embedded model, fetched if it is not here. With `config_only`, for what needs no weights (an estimate, dummy
     weights), no weights are fetched. `read` turns its configuration into a spec: read_spec refuses what is not run exactly, and
-    model.outline.read_outline takes what is only estimated too. Raises ModelError for a model that cannot be found, read or run exactly, and UserError
-    where the embedded model cannot be fetched.
+    model.outline.read_outline takes what is only estimated too. Raises ModelError for a model that cannot be found, read or run exactly,
+    and UserError where the embedded model cannot be fetched.
     """
     if model is None:
         return _embedded(store.DEFAULT_MODEL, fetch=not config_only)

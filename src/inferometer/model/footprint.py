@@ -19,7 +19,9 @@ _CUT_BY_INPUT = ("attention.output.weight", "feed_forward.down.weight", "feed_fo
 def resident_weight_bytes(spec: ModelSpec, formats: Formats) -> int:
     """Bytes of all weights on one device. Raises UserError where the shards do not divide the model."""
     check_shards(spec, formats.shards)
-    shared = sum(_bytes(p, spec, formats) for p in parameters(replace(spec, layers=1, experts=None, unwindowed_layers=0)) if not _of_layer(p))
+    shared = sum(
+        _bytes(p, spec, formats) for p in parameters(replace(spec, layers=1, experts=None, unwindowed_layers=0)) if not _of_layer(p)
+    )
     dense = spec.layers if spec.experts is None else spec.experts.dense_layers
     held = shared + (dense * _layer_bytes(replace(spec, experts=None), formats) if dense else 0)
     return held + ((spec.layers - dense) * _layer_bytes(spec, formats) if dense < spec.layers else 0)

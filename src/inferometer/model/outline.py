@@ -91,7 +91,9 @@ def _dense_layers(options: Options, layers: int, every: int) -> int:
 
 
 def _mixtral(options: Options) -> ModelSpec:
-    experts = _experts(options, options.size("num_local_experts", 8), options.size("num_experts_per_tok", 2), options.size("intermediate_size", 14_336))
+    experts = _experts(
+        options, options.size("num_local_experts", 8), options.size("num_experts_per_tok", 2), options.size("intermediate_size", 14_336)
+    )
     return _llama_like(options, family="mixtral", experts=experts)
 
 
@@ -110,9 +112,7 @@ def _qwen_moe(options: Options) -> ModelSpec:
         shared=0 if third else options.size("shared_expert_intermediate_size", 5632),
         dense_layers=_dense_layers(options, options.layers("num_hidden_layers", 24), every),
     )
-    return _llama_like(
-        options, family=str(options.raw("model_type")), experts=experts, query_key_norm=third, qkv_bias=not third
-    )
+    return _llama_like(options, family=str(options.raw("model_type")), experts=experts, query_key_norm=third, qkv_bias=not third)
 
 
 def _gpt_oss(options: Options) -> ModelSpec:
