@@ -8,6 +8,8 @@ from inferometer.hardware.device import DeviceSpec
 
 # Of the power limit, what a card draws while kernels run that do next to nothing: clocks up, memory refreshed.
 _STATIC_SHARE = 0.20
+# An H100 serving: what 85 rows of ML.ENERGY say, for all models together.
+_STATIC_SHARES = {"9.0": 0.24}
 # Joules of one 16-bit operation (half a multiply-add) at boost clock, by compute capability: what explains the rates that cards sustain
 # under their limits. 8.6 (Samsung 8 nm): 72 of 111 TFLOP/s at 230 W (RTX A5000), 105 of 155 at 300 W (RTX A6000), TorchCAP. 8.0 (TSMC 7
 # nm): 253 of 312 at 300 W (A100 PCIe), 271 at 400 W; 9.0 and 10.0 (TSMC 4N, 4NP): 795 of 989 at 700 W (H100), 1745 of 2250 at 1000 W
@@ -19,14 +21,14 @@ _TENSOR_J = {
     "8.0": 1.0e-12,
     "8.6": 3.3e-12,
     "8.9": 1.6e-12,
-    "9.0": 0.8e-12,
+    "9.0": 0.86e-12,
     "10.0": 0.55e-12,
     "12.0": 1.4e-12,
 }
 _TENSOR_J_ELSEWHERE = 0.8e-12
 # A byte to or from memory, caches and registers on the way included: stacked memory, and chips beside.
 _STACKED = ("7.0", "8.0", "9.0", "10.0")
-_STACKED_J, _CHIPS_J = 120e-12, 180e-12
+_STACKED_J, _CHIPS_J = 128e-12, 180e-12
 # A byte over a link between devices.
 _LINK_J = 60e-12
 
@@ -67,7 +69,7 @@ def power(device: DeviceSpec) -> Power | None:
     stacked = kind in _STACKED or (device.vendor == "AMD")
     return Power(
         limit_w=device.power_limit_w,
-        static_w=_STATIC_SHARE * device.power_limit_w,
+        static_w=_STATIC_SHARES.get(kind, _STATIC_SHARE) * device.power_limit_w,
         tensor_w=rate * _TENSOR_J.get(kind, _TENSOR_J_ELSEWHERE),
         memory_j=_STACKED_J if stacked else _CHIPS_J,
         link_j=_LINK_J,
