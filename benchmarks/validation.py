@@ -4,6 +4,8 @@ python benchmarks/validation.py            our own runs among the measured rows,
 python benchmarks/validation.py --check    exits 1 and names the files that are stale
 python benchmarks/validation.py --refit [REGIME ...]    fits the constants of every fold of these regimes (of all, if none is named)
                                            anew first, which takes minutes; then as without it
+python benchmarks/validation.py --suggest REGIME ...    prints the constants that all rows of these regimes that may be fitted give, for
+                                           stacks.toml: own-h100 is for the native stack, once the engine was measured anew
 
 Our own rows are read from benchmarks/results/*.jsonl, of GPUs that the catalogue has. A calibration beside a file of records, as
 NAME.calibration.json (one device's object of the file in the cache's calibration folder), goes with its rows.
@@ -21,7 +23,7 @@ from typing import Any
 
 from inferometer.bench.journal import read_records
 from inferometer.bench.record import Record
-from inferometer.estimate.crossfit import FITS, fit, fits_toml, load_fits, parts
+from inferometer.estimate.crossfit import FITS, fit, fits_toml, group, load_fits, parts
 from inferometer.estimate.deviation import ERRORS, deviations_toml
 from inferometer.estimate.explanation import explain
 from inferometer.estimate.measured.load import load_regimes, load_rows
@@ -112,17 +114,34 @@ def refit(chosen: Sequence[str]) -> str:
     return fits_toml(found)
 
 
+def suggest(chosen: Sequence[str]) -> None:
+    """Prints each group's constants: of the fitted rows where a split names them, else of all that count."""
+    from inferometer.estimate.fitted import fitted
+    from inferometer.estimate.predict import predict
+
+    for name in chosen:
+        allowed = load_regimes()[name].split.fitted
+        rows = [row for row in load_rows(name) if row.counted and (row.id in allowed or not allowed)]
+        for kind in dict.fromkeys(map(group, rows)):
+            found = fit([row for row in rows if group(row) == kind], fitted(name), predict)
+            print(f"# {name}: {kind}", *(f"{constant} = {value!r}" for constant, value in found.items()), sep="\n")
+
+
 def main() -> int:
     """Writes the files, or with --check says which differ from what the code and the rows give."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--refit", nargs="*", metavar="REGIME")
+    parser.add_argument("--suggest", nargs="+", metavar="REGIME")
     chosen = parser.parse_args()
     if chosen.check and chosen.refit is not None:
         parser.error("--refit writes what --check only compares")
-    unknown = sorted(set(chosen.refit or ()) - set(load_regimes()))
+    unknown = sorted({*(chosen.refit or ()), *(chosen.suggest or ())} - set(load_regimes()))
     if unknown:
-        parser.error(f"--refit: there is no regime {unknown[0]}")
+        parser.error(f"there is no regime {unknown[0]}")
+    if chosen.suggest:
+        suggest(chosen.suggest)
+        return 0
     stale = _settle({MEASURED / "rows" / "own.toml": own_rows(RESULTS), **_calibrations()}, check=chosen.check)
     if not chosen.check:
         _forget()
