@@ -37,7 +37,7 @@ class Attention:
 
     def op(self, op: Op, step: Step) -> tuple[float, float, float, int]:
         """(tensor seconds, vector seconds, bytes moved, launches) of one of scores, softmax and values."""
-        decodes = all(share.queries == 1 for share in step.shares)
+        decodes = all(share.queries == 1 and share.before for share in step.shares)
         fused = self.stack.fuses_attention(self.spec) or (decodes and self.stack.fused_decode)
         return self._fused(op, step) if fused else self._through_memory(op, step)
 
@@ -78,7 +78,7 @@ class Attention:
 
     def _single_queries(self, step: Step) -> int:
         """Products of one query with its keys in a layer, which libraries give one block of threads each."""
-        return sum(share.count for share in step.shares if share.queries == 1) * (self.spec.heads // self.formats.shards)
+        return sum(share.count for share in step.shares if share.queries == 1 and share.before) * (self.spec.heads // self.formats.shards)
 
     def _repeated(self, step: Step) -> float:
         """Keys (or values) of grouped heads as wide as the queries: written once and read once more."""

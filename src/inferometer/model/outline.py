@@ -63,7 +63,7 @@ def _llama_like(options: Options, *, family: str, experts: Experts | None = None
         "unwindowed_layers": unwindowed,
         "experts": experts,
     }
-    return options.spec(family=family, **(fields | changes))
+    return options.spec(family=family, outline=True, **(fields | changes))
 
 
 def _windows(options: Options, layers: int) -> tuple[int | None, int]:
@@ -171,7 +171,7 @@ def _plain(options: Options, *, family: str, hidden: int, heads: int, layers: in
         "attention_scale": (hidden // heads) ** -0.5,
         "tied_head": options.flag("tie_word_embeddings", False),
     }
-    return options.spec(family=family, **(fields | changes))
+    return options.spec(family=family, outline=True, **(fields | changes))
 
 
 def _gpt_neox(options: Options) -> ModelSpec:

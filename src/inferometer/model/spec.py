@@ -112,7 +112,8 @@ class ModelSpec:
     `context_limit` is the largest number of tokens a sequence may have, None if the scheme sets none.
     `sliding_window` is how many tokens most layers look back at, `unwindowed_layers` how many of them look at all.
     `experts`, `query_key_norm` (a norm of every query and key head) and `layer_norms` other than 2 (one for a block whose two halves
-    run side by side, four for one that also normalises what they add) are known to estimates and not run: see `unrun`.
+    run side by side, four for one that also normalises what they add) are known to estimates and not run: see `unrun`. An `outline` says
+    what a model costs and not all of what it computes.
     `attention_scale` multiplies query-key products; with `scale_by_inverse_layer`, layer i (from 0) also divides by i + 1.
     Raises ValueError at construction where sizes contradict each other.
     """
@@ -152,6 +153,7 @@ class ModelSpec:
     experts: Experts | None = None
     query_key_norm: bool = False
     layer_norms: Literal[1, 2, 4] = 2
+    outline: bool = False
 
     def __post_init__(self) -> None:
         sizes = ("layers", "hidden", "heads", "kv_heads", "head_size", "feed_forward", "vocabulary", "embedding")
@@ -180,7 +182,9 @@ class ModelSpec:
             return "mixtures of experts"
         if self.query_key_norm:
             return "norms of queries and keys"
-        return None if self.layer_norms == 2 else f"layers of {self.layer_norms} norms"
+        if self.layer_norms != 2:
+            return f"layers of {self.layer_norms} norms"
+        return f"all of what {self.family} computes" if self.outline else None
 
     @property
     def windowed_layers(self) -> int:

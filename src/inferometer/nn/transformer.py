@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from inferometer.errors import ModelError
 from inferometer.kernels.skinny_choice import Launches
 from inferometer.model.spec import LearnedPositions, ModelSpec, Rotary
 from inferometer.nn.attention import sweep_context
@@ -80,11 +81,14 @@ class Head(nn.Module):
 class Transformer(nn.Module):
     """A decoder or encoder after `spec`. Its state_dict holds exactly the tensors of model.parameters, uninitialised.
 
-    Memory is taken at construction on `device` in `dtype`; raises torch.OutOfMemoryError where there is too little.
+    Memory is taken at construction on `device` in `dtype`; raises torch.OutOfMemoryError where there is too little, ModelError for a
+    spec that is only estimated.
     """
 
     def __init__(self, spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()
+        if spec.unrun is not None:
+            raise ModelError(f"{spec.name} is estimated only: {spec.unrun} cannot be run; use a model of another family")
         self.spec = spec
         with torch.device("meta"):
             self.embedding = Embedding(spec)
