@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from functools import cache, lru_cache
 
 from inferometer.errors import UserError
 from inferometer.estimate.bound import op_bound
@@ -13,20 +12,19 @@ from inferometer.estimate.deployment import Deployment
 from inferometer.estimate.groups import GroupRun
 from inferometer.estimate.layout import Layout
 from inferometer.estimate.limits import limits
+from inferometer.estimate.measured import MeasuredRow, load_calibration
 from inferometer.estimate.memory import Workload, memory
 from inferometer.estimate.power import power
 from inferometer.estimate.price import Binds, OpTime
 from inferometer.estimate.run import decode_cost, forward_step, generate, prefill_step, serve
 from inferometer.estimate.stack import find_stack
+from inferometer.hardware.calibration import Calibration
 from inferometer.hardware.catalogue import find_device
 from inferometer.hardware.links import link_between
 from inferometer.model.formats import Formats, weight_format
 from inferometer.model.presets import preset
 from inferometer.model.spec import ModelSpec
 from inferometer.model.step import Step, decode_equal
-
-if TYPE_CHECKING:
-    from inferometer.estimate.measured import MeasuredRow
 
 # Constants of the device's power model, each a factor on what the device has.
 # A constant of memory: the share of the generated tokens that a diagonal run's cache was never filled with.
@@ -56,7 +54,7 @@ def deployment_of(row: MeasuredRow, constants: Mapping[str, float]) -> Deploymen
         stack=stack,
         layout=Layout(devices=row.gpus, parallel="tensor" if row.parallel == "none" else row.parallel),
         formats=Formats(dtype=row.dtype, weights=None if row.quantize is None else weight_format(row.quantize, row.dtype)),
-        limits=limits(device, None, link),
+        limits=limits(device, _calibration(row.calibration), link),
         power=drawn,
         sorts=row.regime.startswith(_SORTS),
     )
@@ -142,6 +140,11 @@ def _peak_gib(row: MeasuredRow, where: Deployment, constants: Mapping[str, float
     )
     found = memory(where.spec, where.local, where.stack, work, cpu=False, layout=where.layout)
     return (found.peak_bytes + constants.get("workspace_bytes", where.stack.workspace_bytes)) / (1 << 30)
+
+
+@cache
+def _calibration(name: str | None) -> Calibration | None:
+    return None if name is None else load_calibration(name)
 
 
 @lru_cache(maxsize=64)
