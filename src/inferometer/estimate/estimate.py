@@ -62,8 +62,6 @@ class Estimate:
     total: Total | None
     mixed: PhaseEstimate | None
     limits: Limits
-    times: Factors
-    energies: Factors
 
     @property
     def forward_ms(self) -> float | None:
@@ -79,6 +77,16 @@ class Estimate:
     def decode_token_ms(self) -> float | None:
         """One later token of every sequence, None where there is none."""
         return self._time("decode_token_ms")
+
+    @property
+    def times(self) -> Factors:
+        """What measured over predicted times are expected to lie between. The rows that tell are read when this is first asked for."""
+        return time_factors(self.request, self.limits.basis)
+
+    @property
+    def energies(self) -> Factors:
+        """The same for joules."""
+        return energy_factors(self.request, self.limits.basis)
 
     @property
     def total_ms(self) -> float | None:
@@ -325,8 +333,6 @@ def estimate(
         total=_total(request, where, phases),
         mixed=None if request.mixed_tokens is None else _phase(where, (_mixed(request, request.mixed_tokens),)),
         limits=where.limits,
-        times=time_factors(request, where.limits.basis),
-        energies=energy_factors(request, where.limits.basis),
     )
 
 

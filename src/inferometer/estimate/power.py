@@ -13,11 +13,11 @@ _STATIC_SHARES = {"9.0": 0.24}
 # Joules of one 16-bit operation (half a multiply-add) at boost clock, by compute capability: what explains the rates that cards sustain
 # under their limits. 8.6 (Samsung 8 nm): 72 of 111 TFLOP/s at 230 W (RTX A5000), 105 of 155 at 300 W (RTX A6000), TorchCAP. 8.0 (TSMC 7
 # nm): 253 of 312 at 300 W (A100 PCIe), 271 at 400 W; 9.0 and 10.0 (TSMC 4N, 4NP): 795 of 989 at 700 W (H100), 1745 of 2250 at 1000 W
-# (B200), S. Bekman's MAMF table. 7.0, 7.5 (TSMC 12 nm): about 100 of 125 at 300 W (V100). 8.9 and 12.0 are from their process and higher
-# clocks.
+# (B200), S. Bekman's MAMF table. 7.0 (TSMC 12 nm): about 100 of 125 at 300 W (V100). 7.5, the same at a higher clock: a T4 falls to about
+# half its rate under 70 W (Jia et al. 2019). 8.9 and 12.0 are from their process and higher clocks.
 _TENSOR_J = {
     "7.0": 2.5e-12,
-    "7.5": 2.5e-12,
+    "7.5": 4e-12,
     "8.0": 1.0e-12,
     "8.6": 3.3e-12,
     "8.9": 1.6e-12,
