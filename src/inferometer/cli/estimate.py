@@ -172,6 +172,7 @@ def _memory(found: Estimate) -> list[str]:
         "activations": held.activations,
         "logits": held.logits,
         "context": held.context,
+        **({"workspace": held.workspace} if held.workspace else {}),
         **({"communication": held.communication} if held.communication else {}),
         "peak of tensors": held.peak_bytes,
         "needed": held.device_bytes,

@@ -192,6 +192,7 @@ class Estimate:
             "memory_bytes": {
                 "weights": held.weights,
                 "rounding": held.rounding,
+                "workspace": held.workspace,
                 "kv": held.kv,
                 "activations": held.activations,
                 "logits": held.logits,

@@ -71,8 +71,9 @@ class Workload:
 class Memory:
     """Bytes on each device. Activations (the layers' largest moment) and logits never meet at their largest: the peak has the larger.
 
-    rounding: what the allocator adds to weights in whole blocks. context: what the process takes outside its tensors, communication: the
-    buffers of collectives; allocators do not count these two, the device does.
+    rounding: what the allocator adds to weights in whole blocks. workspace: what libraries take from it whatever the batch.
+    context: what the process takes outside its tensors, communication: the buffers of collectives; allocators do not count these two,
+    the device does.
     """
 
     weights: int
@@ -82,11 +83,12 @@ class Memory:
     context: int
     rounding: int = 0
     communication: int = 0
+    workspace: int = 0
 
     @property
     def peak_bytes(self) -> int:
         """Tensors at their peak, which is what an allocator reports."""
-        return self.weights + self.rounding + self.kv + max(self.activations, self.logits)
+        return self.weights + self.rounding + self.workspace + self.kv + max(self.activations, self.logits)
 
     @property
     def device_bytes(self) -> int:
@@ -107,6 +109,7 @@ def memory(spec: ModelSpec, formats: Formats, stack: Stack, workload: Workload, 
         activations=activation_bytes(spec, formats, stack, workload, cpu=cpu),
         logits=logit_bytes(spec, formats, stack, workload) + _gathered_logits(spec, formats, workload, layout),
         context=CPU_PROCESS_BYTES if cpu else GPU_CONTEXT_BYTES,
+        workspace=0 if cpu else round(stack.workspace_bytes),
         communication=COMMUNICATION_BYTES if layout.devices > 1 and not cpu else 0,
     )
 

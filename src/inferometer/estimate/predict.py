@@ -31,6 +31,8 @@ from inferometer.model.step import Step, decode_equal
 MEMORY_CONSTANTS = ("unfilled",)
 # Document 000's diagonal runs were projected from their first steps.
 _UNFILLED = 0.85
+# Rows whose memory is what the driver shows, the process's own included.
+_DRIVERS = "fastertransformer-memory"
 # ML.ENERGY's requests draw their tokens with top-p.
 _SORTS = "mlenergy"
 POWER_CONSTANTS = ("static_power", "tensor_power", "memory_power")
@@ -139,7 +141,8 @@ def _peak_gib(row: MeasuredRow, where: Deployment, constants: Mapping[str, float
         unfilled=constants.get("unfilled", _UNFILLED) if row.admission == "diagonal" and where.stack.groups_apart else 0.0,
     )
     found = memory(where.spec, where.local, where.stack, work, cpu=False, layout=where.layout)
-    return (found.peak_bytes + constants.get("workspace_bytes", where.stack.workspace_bytes)) / (1 << 30)
+    shown = found.device_bytes if row.regime == _DRIVERS else found.peak_bytes
+    return shown / (1 << 30)
 
 
 @cache
