@@ -22,11 +22,14 @@ _TIMES = {
     "flexgen": "000-latency",
     "fastertransformer": "fastertransformer",
     "vllm": "mlenergy-itl",
+    "native": "own-h100",
 }
 _ENERGY = "mlenergy"
 # Factors where no regime tells: on measured limits what is left is the stack's overhead; a datasheet adds what the shapes of its products
 # do; an assumed processor may be another.
 _UNKNOWN: Mapping[LimitsBasis, tuple[float, float]] = {"calibrated": (0.75, 1.4), "datasheet": (0.65, 1.6), "assumed": (0.3, 4.0)}
+# Rows further off than this on average are of something else than what is predicted, as those of an engine that has changed since.
+_OUTDATED = 0.25
 # A card that the regime has no rows of: NeuSight and BLIS are two to three times as far off on cards that they have not seen.
 _UNSEEN = 2.0
 # Allocators round and keep fragments; tensors are counted one by one.
@@ -52,7 +55,7 @@ def time_factors(request: Request, basis: LimitsBasis) -> Factors:
     if found is not None:
         return found
     low, high = _UNKNOWN[basis]
-    return Factors(low, high, f"judged: no rows measured with {request.stack.name} were held out")
+    return Factors(low, high, f"judged, no held-out rows of {request.stack.name} telling")
 
 
 def energy_factors(request: Request, basis: LimitsBasis) -> Factors:
@@ -68,7 +71,7 @@ def energy_factors(request: Request, basis: LimitsBasis) -> Factors:
 @cache
 def _held_out(regime: str, slug: str) -> Factors | None:
     deviation = load_deviations().get(regime)
-    if deviation is None:
+    if deviation is None or deviation.mean > _OUTDATED:
         return None
     try:
         devices = {row.device for row in load_rows(regime)}
