@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from inferometer.estimate.bound import Bound
+from inferometer.estimate.cost import Cost, OpTime
 from inferometer.estimate.fit import Fit
 from inferometer.estimate.interval import MEMORY_FACTORS, Factors, energy_factors, time_factors
 from inferometer.estimate.limits import Limits
 from inferometer.estimate.memory import Memory
-from inferometer.estimate.price import Cost, OpTime
 from inferometer.estimate.request import Request
 from inferometer.estimate.run import Total
 

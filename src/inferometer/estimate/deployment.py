@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from inferometer.estimate.bound import Bound, bound
+from inferometer.estimate.cost import Cost
 from inferometer.estimate.layout import Layout
 from inferometer.estimate.limits import Limits
 from inferometer.estimate.machine import Machine, machine
 from inferometer.estimate.power import Power
-from inferometer.estimate.price import Cost, Pricing
+from inferometer.estimate.price import Pricing
 from inferometer.estimate.stack import Stack
 from inferometer.hardware.device import DeviceSpec
 from inferometer.model.formats import Formats

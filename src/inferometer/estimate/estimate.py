@@ -8,13 +8,13 @@ from typing import Literal
 
 from inferometer.estimate.answer import PHASES, Estimate, Phase, PhaseEstimate
 from inferometer.estimate.bound import mean_bound
+from inferometer.estimate.cost import mean_cost
 from inferometer.estimate.deployment import Deployment
 from inferometer.estimate.fit import fit
 from inferometer.estimate.groups import HOST_SHARE, GroupRun
 from inferometer.estimate.limits import limits
 from inferometer.estimate.memory import is_cpu, memory
 from inferometer.estimate.power import power
-from inferometer.estimate.price import mean_cost
 from inferometer.estimate.request import Request, resolve
 from inferometer.estimate.run import Total, forward_step, prefill_step
 from inferometer.hardware.calibration import Calibration

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from inferometer.estimate.cost import Cost
 from inferometer.estimate.deployment import Deployment
-from inferometer.estimate.price import Cost
 from inferometer.estimate.run import Total
 from inferometer.model.step import Share, Step, decode_equal, prefill
 

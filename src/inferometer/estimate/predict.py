@@ -8,6 +8,7 @@ from functools import cache, lru_cache
 
 from inferometer.errors import UserError
 from inferometer.estimate.bound import op_bound
+from inferometer.estimate.cost import Binds, OpTime
 from inferometer.estimate.deployment import Deployment
 from inferometer.estimate.groups import GroupRun
 from inferometer.estimate.layout import Layout
@@ -15,7 +16,6 @@ from inferometer.estimate.limits import limits
 from inferometer.estimate.measured import MeasuredRow, load_calibration
 from inferometer.estimate.memory import Workload, memory
 from inferometer.estimate.power import power
-from inferometer.estimate.price import Binds, OpTime
 from inferometer.estimate.run import decode_cost, forward_step, generate, prefill_step, serve
 from inferometer.estimate.stack import find_stack
 from inferometer.hardware.calibration import Calibration

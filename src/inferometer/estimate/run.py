@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from inferometer.estimate.cost import Cost, mean_cost
 from inferometer.estimate.deployment import Deployment
-from inferometer.estimate.price import Cost, mean_cost
 from inferometer.model.step import Share, Step, decode_equal, encode, forward, prefill
 
 
