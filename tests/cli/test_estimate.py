@@ -75,6 +75,32 @@ def test_gpus_are_all_used_unless_shards_are_given(capsys: pytest.CaptureFixture
     assert (found["tensor_parallel"], found["gpus"], found["link"]) == (4, 4, "nvlink3")
 
 
+def test_ways_to_run_have_flags_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    base = ["estimate", "opt-6.7b", "--device", "a100-sxm-80gb", "--batch-size", "32", "--json"]
+    found = []
+    for flags in (
+        ["--parallel", "layers", "--gpus", "4"],
+        ["--admission", "diagonal", "--group-size", "8", "--offload", "weights:0.5"],
+        ["--stack", "vllm", "--mixed-tokens", "256"],
+    ):
+        assert main([*base, *flags]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    layers, groups, mixed = found
+    assert (layers["parallel"], layers["tensor_parallel"], layers["gpus"]) == ("layers", 1, 4)
+    assert (groups["admission"], groups["group_size"], groups["offload"]) == ("diagonal", 8, "weights:0.5")
+    assert mixed["mixed_step_ms"] > mixed["decode_token_ms"]
+    assert all("inferometer bench" in each["verify"] or "vllm bench" in each["verify"] for each in found)
+
+
+def test_a_model_that_is_only_estimated_has_an_answer(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}')
+    for model in ("mixtral-8x7b", str(tmp_path)):
+        assert main(["estimate", model, "--device", "h200", "--stack", "vllm"]) == 0
+        out = capsys.readouterr().out
+        assert "verify: vllm bench" in out
+        assert "J/token" in out
+
+
 def test_an_encoder_is_one_forward(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["estimate", "bert-base", "--device", "t4"]) == 0
     assert "forward" in capsys.readouterr().out

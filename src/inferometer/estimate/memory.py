@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
+from inferometer.estimate.layout import FLATTENS, Layout
 from inferometer.estimate.stack import Stack, loss_item_bytes
 from inferometer.hardware.device import DeviceSpec
-from inferometer.model.footprint import resident_weight_bytes
+from inferometer.model.footprint import layer_weight_bytes, resident_weight_bytes
 from inferometer.model.formats import Formats, kv_bytes_per_token, local_kv_heads
+from inferometer.model.parameters import parameters
 from inferometer.model.spec import Alibi, ModelSpec, Rotary
 
 # What a process holds on a GPU before its first tensor: the CUDA context and the libraries' kernels and workspaces. PyTorch with
@@ -19,35 +22,58 @@ CPU_PROCESS_BYTES = 400 << 20
 # Slices in which a chunked loss or log-probability meets its logits (nn.transformer.Transformer.log_probabilities).
 _LOSS_CHUNK = 256
 _FLOAT = 4
+_BLOCK_BYTES = 512
+# NCCL's channels and what engines keep for their own all-reduces, where several devices work.
+COMMUNICATION_BYTES = 384 << 20
+# Document 001's CLM rows on 8 GPUs: 0.43 to 0.49 of the feed-forward blocks' bytes are gone, of the 7/8 that could be.
+_FREED_SHARE = 7 / 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A batch of `batch` sequences of `length` tokens, each continued by `generated` tokens (0: a forward alone)."""
+    """A batch of `batch` sequences of `length` tokens, each continued by `generated` tokens (0: a forward alone).
+
+    group: sequences that pass through a layer together, where that is not the whole batch. unfilled: the share of the generated tokens
+    that the cache has not got when the run is stopped. streamed: the share of the layers' weights that is elsewhere until it is needed.
+    """
 
     batch: int
     length: int
     generated: int = 0
     loss: bool = False
+    group: int | None = None
+    unfilled: float = 0.0
+    streamed: float = 0.0
 
-    def held_tokens(self, page_size: int | None) -> int:
-        """Tokens of KV cache over all sequences, none for a forward alone.
+    def tokens_each(self, page_size: int | None) -> int:
+        """Tokens that a sequence's cache holds at its end, none for a forward alone.
 
-        page_size: tokens of a page, of which each sequence holds whole ones, its last token's keys not being written; None for a
-        cache that has no pages.
+        page_size: tokens of a page, of which it holds whole ones, the last token's keys not being written; None for a cache that has
+        no pages.
         """
         if not self.generated:
             return 0
         if page_size is None:
-            return self.batch * (self.length + self.generated)
-        return self.batch * -(-(self.length + self.generated - 1) // page_size) * page_size
+            return self.length + round(self.generated * (1.0 - self.unfilled))
+        return -(-(self.length + self.generated - 1) // page_size) * page_size
+
+    def held_tokens(self, page_size: int | None) -> int:
+        """Tokens of KV cache over all sequences."""
+        return self.batch * self.tokens_each(page_size)
+
+    @property
+    def together(self) -> int:
+        """Sequences that pass through a layer at once."""
+        return self.batch if self.group is None else min(self.group, self.batch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """Bytes on each device. Activations (the layers' largest moment) and logits never meet at their largest: the peak has the larger.
 
-    context: what the process takes outside its tensors; allocators do not count it, the device does.
+    rounding: what the allocator adds to weights in whole blocks. workspace: what libraries take from it whatever the batch.
+    context: what the process takes outside its tensors, communication: the buffers of collectives; allocators do not count these two,
+    the device does.
     """
 
     weights: int
@@ -55,47 +81,103 @@ class Memory:
     activations: int
     logits: int
     context: int
+    rounding: int = 0
+    communication: int = 0
+    workspace: int = 0
 
     @property
     def peak_bytes(self) -> int:
         """Tensors at their peak, which is what an allocator reports."""
-        return self.weights + self.kv + max(self.activations, self.logits)
+        return self.weights + self.rounding + self.workspace + self.kv + max(self.activations, self.logits)
 
     @property
     def device_bytes(self) -> int:
         """What the device must have."""
-        return self.peak_bytes + self.context
+        return self.peak_bytes + self.context + self.communication
 
 
-def memory(spec: ModelSpec, formats: Formats, stack: Stack, workload: Workload, *, cpu: bool) -> Memory:
-    """Where the peak of `workload` comes from. Raises UserError where the shards do not divide the model."""
+def memory(spec: ModelSpec, formats: Formats, stack: Stack, workload: Workload, *, cpu: bool, layout: Layout | None = None) -> Memory:
+    """Where the peak of `workload` comes from; layout: how devices share the model, None for tensor parallelism over `formats.shards`.
+
+    Raises UserError where the shards do not divide the model.
+    """
+    layout = layout or Layout(devices=formats.shards)
     return Memory(
-        weights=resident_weight_bytes(spec, formats),
-        kv=kv_bytes(spec, formats, stack, workload),
+        weights=weight_bytes(spec, formats, stack, layout) - _away_bytes(spec, formats, workload),
+        rounding=rounding_bytes(spec, formats),
+        kv=kv_bytes(spec, formats, stack, workload, layout),
         activations=activation_bytes(spec, formats, stack, workload, cpu=cpu),
-        logits=logit_bytes(spec, formats, stack, workload),
+        logits=logit_bytes(spec, formats, stack, workload) + _gathered_logits(spec, formats, workload, layout),
         context=CPU_PROCESS_BYTES if cpu else GPU_CONTEXT_BYTES,
+        workspace=0 if cpu else round(stack.workspace_bytes),
+        communication=COMMUNICATION_BYTES if layout.devices > 1 and not cpu else 0,
     )
 
 
-def kv_bytes(spec: ModelSpec, formats: Formats, stack: Stack, workload: Workload) -> int:
-    """The KV cache at its largest."""
-    kv = workload.held_tokens(stack.page_size) * kv_bytes_per_token(spec, formats)
+def weight_bytes(spec: ModelSpec, formats: Formats, stack: Stack, layout: Layout) -> int:
+    """The weights that one device holds."""
+    whole = resident_weight_bytes(spec, formats)
+    if stack.unties_head and spec.tied_head:
+        whole += -(-spec.vocabulary // formats.shards) * spec.embedding * formats.item_bytes
+    if layout.devices == 1 or layout.parallel == "tensor":
+        return whole
+    if layout.parallel == "layers":
+        single = layer_weight_bytes(spec, formats)
+        kept = -(-spec.layers // layout.devices)
+        # The first device has the embedding, the last the head: the larger of the two is what the fullest holds.
+        ends = (whole - single * spec.layers) // (1 if spec.tied_head else 2)
+        return kept * single + ends
+    # torch's DTensor cuts a feed-forward block's matrices and keeps about half of the whole ones; OPT's, which it has to gather, it keeps.
+    if spec.family == FLATTENS:
+        return whole
+    cut = 3 if spec.gated else 2
+    return whole - round(_FREED_SHARE * cut * spec.layers * spec.hidden * spec.feed_forward * formats.item_bytes)
+
+
+def _away_bytes(spec: ModelSpec, formats: Formats, workload: Workload) -> int:
+    """Weights that come when they are needed. Two layers' worth stays: one that runs and one that comes."""
+    if not workload.streamed:
+        return 0
+    return round(workload.streamed * max(0, spec.layers - 2) * layer_weight_bytes(spec, formats))
+
+
+@lru_cache(maxsize=256)
+def rounding_bytes(spec: ModelSpec, formats: Formats) -> int:
+    """What the allocator adds to weights: whole blocks of 512 bytes."""
+    ends = (-p.size * formats.item_bytes % _BLOCK_BYTES for p in parameters(replace(spec, layers=1, experts=None, unwindowed_layers=0)))
+    return sum(ends) * spec.layers
+
+
+def kv_bytes(spec: ModelSpec, formats: Formats, stack: Stack, workload: Workload, layout: Layout | None = None) -> int:
+    """The KV cache at its largest. Layers that look back at a window keep no more than that."""
+    tokens, each = workload.held_tokens(stack.page_size), kv_bytes_per_token(spec, formats)
+    kv = tokens * each
+    if spec.sliding_window is not None and spec.windowed_layers:
+        page = stack.page_size or 1
+        kept = workload.batch * min(workload.tokens_each(stack.page_size), -(-spec.sliding_window // page) * page)
+        kv -= (tokens - kept) * each * spec.windowed_layers // spec.layers
+    if layout is not None and layout.parallel == "layers" and layout.devices > 1:
+        kv = -(-kv * -(-spec.layers // layout.devices) // spec.layers)
     # Appending copies one layer's keys while the old ones are still held.
-    return kv if stack.page_size is not None else kv + kv // (2 * spec.layers)
+    return kv + kv // (2 * spec.layers) if stack.cache == "appended" else kv
 
 
 def activation_bytes(spec: ModelSpec, formats: Formats, stack: Stack, workload: Workload, *, cpu: bool = False) -> int:
     """The most that one layer holds at once in the pass over the prompts, op by op, with the residual stream beside it."""
-    tokens, item = workload.batch * workload.length, formats.item_bytes
+    tokens, item = workload.together * workload.length, formats.item_bytes
     if workload.generated and stack.sweep_tokens is not None:
         # Every sequence decodes in one pass, however many there are.
         tokens = min(tokens, max(stack.sweep_tokens, workload.batch))
-    layer = tokens * max(_live_widths(spec, formats, stack)) * item
+    # Kernels over pages read grouped keys where they are; a pass without a cache has no pages.
+    repeats = stack.repeats_keys or (stack.cache == "pages" and not workload.generated)
+    layer = tokens * max(_live_widths(spec, formats, repeats)) * item
+    if workload.group is not None and stack.groups_apart:
+        # Hidden states of the groups that wait for their turn.
+        layer += (workload.batch - workload.together) * workload.length * spec.hidden * item
     scores = (spec.heads // formats.shards) * workload.length**2
     if not stack.fuses_attention(spec):
-        # Scores of all sequences and their float32 softmax stand side by side.
-        return layer + workload.batch * scores * (item + _FLOAT)
+        # Scores of all sequences stand beside what the softmax makes of them.
+        return layer + round(workload.together * scores * stack.score_live_bytes * item / 2)
     # The kernels that read a GPU's pages make the bias as they go.
     if isinstance(spec.positions, Alibi) and (cpu or stack.page_size is None or not workload.generated):
         # One bias for all sequences of one length; before the layers run it is made in float32, its masked copy beside it.
@@ -109,8 +191,10 @@ def logit_bytes(spec: ModelSpec, formats: Formats, stack: Stack, workload: Workl
         return 0
     item, tokens = formats.item_bytes, workload.batch * workload.length
     if workload.generated:
+        if stack.prompt_logits:
+            return workload.together * workload.length * spec.vocabulary * 2 * item
         # The sampler widens the last position's logits and keeps their log-probabilities.
-        return workload.batch * spec.vocabulary * (item + 2 * _FLOAT)
+        return workload.together * spec.vocabulary * (item + 2 * _FLOAT)
     if not workload.loss:
         return tokens * spec.vocabulary * item
     if stack.loss == "chunked":
@@ -121,23 +205,44 @@ def logit_bytes(spec: ModelSpec, formats: Formats, stack: Stack, workload: Workl
     return 2 * tokens * spec.vocabulary * loss_item_bytes(stack, spec, item)
 
 
-def largest_batch(spec: ModelSpec, formats: Formats, stack: Stack, workload: Workload, device: DeviceSpec) -> int:
+def _gathered_logits(spec: ModelSpec, formats: Formats, workload: Workload, layout: Layout) -> int:
+    """DTensor keeps the logits that it was given beside their widened copy."""
+    if layout.parallel != "mlp-tensor" or layout.devices == 1 or not workload.loss or spec.family == FLATTENS:
+        return 0
+    return workload.batch * workload.length * spec.vocabulary * formats.item_bytes
+
+
+def largest_batch(
+    spec: ModelSpec, formats: Formats, stack: Stack, workload: Workload, device: DeviceSpec, layout: Layout | None = None
+) -> int:
     """The most sequences of the workload's lengths that fit on the device; 0 if not even one does."""
+    return _largest(lambda batch: _fits(spec, formats, stack, replace(workload, batch=batch), device, layout))
 
-    one = memory(spec, formats, stack, replace(workload, batch=1), cpu=is_cpu(device))
-    room = device.usable_memory_bytes - one.weights - one.context
 
-    def fits(batch: int) -> bool:
-        asked = replace(workload, batch=batch)
-        activations = activation_bytes(spec, formats, stack, asked, cpu=is_cpu(device))
-        passing = max(activations, logit_bytes(spec, formats, stack, asked))
-        return kv_bytes(spec, formats, stack, asked) + passing <= room
+def largest_context(
+    spec: ModelSpec, formats: Formats, stack: Stack, workload: Workload, device: DeviceSpec, layout: Layout | None = None
+) -> int:
+    """The longest prompts of the workload's batch that fit on the device, with the tokens that follow; 0 if none do.
 
-    if not fits(1):
+    At most what the model's positions leave.
+    """
+    most = None if spec.context_limit is None else spec.context_limit - workload.generated
+    return _largest(lambda length: _fits(spec, formats, stack, replace(workload, length=length), device, layout), most)
+
+
+def _fits(spec: ModelSpec, formats: Formats, stack: Stack, workload: Workload, device: DeviceSpec, layout: Layout | None) -> bool:
+    needed = memory(spec, formats, stack, workload, cpu=is_cpu(device), layout=layout)
+    return needed.device_bytes <= device.usable_memory_bytes
+
+
+def _largest(fits: Callable[[int], bool], most: int | None = None) -> int:
+    """The largest whole number that fits, of those from 1 to `most`; 0 if none does. What fits does not depend on what is larger."""
+    if (most is not None and most < 1) or not fits(1):
         return 0
     low, high = 1, 2
-    while fits(high):
+    while (most is None or high <= most) and fits(high):
         low, high = high, 2 * high
+    high = high if most is None else min(high, most + 1)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
@@ -149,7 +254,7 @@ def is_cpu(device: DeviceSpec) -> bool:
     return device.slug == "cpu"
 
 
-def _live_widths(spec: ModelSpec, formats: Formats, stack: Stack) -> Iterator[int]:
+def _live_widths(spec: ModelSpec, formats: Formats, repeats_keys: bool) -> Iterator[int]:
     """Elements a token that are alive while each op of a layer runs: its inputs, its output, and what its block still holds.
 
     The order and what is held are nn.layers' own (a test runs it and watches its tensors): a norm's output until its block ends,
@@ -169,7 +274,7 @@ def _live_widths(spec: ModelSpec, formats: Formats, stack: Stack) -> Iterator[in
         # Product, half-swapped copy and result, each as wide as queries and keys.
         yield held + 3 * (query + kv)
         held += query + kv
-    repeated = 2 * query if stack.repeats_keys and spec.kv_heads < spec.heads else 0
+    repeated = 2 * query if repeats_keys and spec.kv_heads < spec.heads else 0
     yield held + repeated + query
     yield held + query + hidden
     yield x + normed + 2 * hidden

@@ -2,133 +2,236 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
-from inferometer.estimate.efficiency import Efficiency
-from inferometer.estimate.limits import Limits
+from inferometer.estimate.attention import Attention
+from inferometer.estimate.collective import all_reduce_s, gather_s, transfer_s
+from inferometer.estimate.cost import Cost, OpTime
+from inferometer.estimate.gemm import overlapped, product
+from inferometer.estimate.machine import Machine
+from inferometer.estimate.power import Power
 from inferometer.estimate.stack import Stack, loss_item_bytes
+from inferometer.model.formats import Formats
 from inferometer.model.ops import Op
-from inferometer.model.spec import Alibi, ModelSpec
+from inferometer.model.spec import ModelSpec
 from inferometer.model.step import Step
 
-# The shortest a kernel takes on a GPU from one launch to the next, its tail and the next one's start included.
-_SHORTEST_KERNEL_S = 2.5e-6
-# What one collective costs whatever its size, where the link's own figure does not say: launch, synchronisation, two hops.
-_COLLECTIVE_S = 20e-6
-# NCCL's large all-reduces reach about four fifths of the link's wire rate.
-_LINK_SHARE = 0.8
-# A loss over matrices reads and writes: widened logits, maximum and sum, log-probabilities, the gather's reads. Bytes a logit.
+# A loss over matrices reads and writes: widened logits, maximum and sum, log-probabilities, the gather's reads. Passes over a logit.
 _LOSS_PASSES = 5
+# Halvings in search of the clock that a power limit leaves.
+_CLOCK_STEPS = 12
+_LOWEST_CLOCK = 0.2
+# Kernels that widen weights of fewer bits on the way read them at less than the full rate: gpt-fast decodes Llama-2-7B on an A100 80 GB
+# at 104.9 tokens/s in bfloat16, at 155.6 with int8 and at 196.8 with int4 weights (its README, 2023).
+_WIDENED_SHARE = 0.78
+_VECTOR_SHARE = 0.5
+# LLM.int8() splits every product by where its operands' outliers are (Dettmers et al. 2022).
+_DECOMPOSED = "bitsandbytes"
+# How sharply the slower of host and device decides: they wait for each other a little where they are alike.
+_HOST_OVERLAP = 6.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """Expected milliseconds of a step.
-
-    kinds: time on the device by kind of op. compute_ms, memory_ms: how the device's time divides by what limits it.
-    host_ms: what the host needs to launch it all. ms: the step, which lasts as long as the slower of device and host.
-    """
-
-    ms: float
-    kinds: Mapping[str, float]
-    compute_ms: float
-    memory_ms: float
-    host_ms: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Pricing:
-    """Prices steps of one model for one stack on one device. `asynchronous`: the host runs ahead of the device, as with a GPU."""
+    """Prices steps of one model for one stack on one machine.
+
+    power: None prices without a limit. sorts: tokens are drawn by top-p. turns: the devices work one after another.
+    """
 
     spec: ModelSpec
     stack: Stack
-    limits: Limits
-    efficiency: Efficiency
-    asynchronous: bool
+    machine: Machine
+    formats: Formats
+    power: Power | None
+    devices: int = 1
+    sorts: bool = False
+    turns: bool = False
 
-    def cost(self, ops: tuple[Op, ...], step: Step, item_bytes: int) -> Cost:
+    @cached_property
+    def _bytes_s(self) -> float:
+        return self.machine.memory_bytes_s * self.stack.memory_share
+
+    @cached_property
+    def _attention(self) -> Attention:
+        return Attention(spec=self.spec, stack=self.stack, machine=self.machine, formats=self.formats)
+
+    def cost(self, ops: tuple[Op, ...], step: Step) -> Cost:
         """The expected time of a step with these ops (attention counted half, see model.work)."""
-        kinds: dict[str, float] = {}
-        compute = memory = host = 0.0
-        scores = next((op.activation_bytes for op in ops if op.name == "softmax"), 0)
-        for op in ops:
-            launches = op.count * self._launches(op)
-            host += launches * self._dispatch_s
-            seconds, computes = self._device_seconds(op, step, scores, item_bytes)
-            seconds = max(op.count * seconds, launches * _SHORTEST_KERNEL_S if self.asynchronous else 0.0)
-            kinds[op.kind] = kinds.get(op.kind, 0.0) + seconds * 1e3
-            compute, memory = compute + seconds * computes, memory + seconds * (not computes)
-        device = sum(kinds.values()) / 1e3
-        seam = self.stack.seam_s
-        if seam is not None and self.asynchronous and all(share.queries == 1 for share in step.shares):
-            return Cost(ms=(device + seam) * 1e3, kinds=kinds, compute_ms=compute * 1e3, memory_ms=memory * 1e3, host_ms=seam * 1e3)
-        host += self.stack.step_s
-        if not self.stack.counts_host:
-            total = device
-        elif self.asynchronous:
-            total = max(device, host - self.stack.step_s) + self.stack.step_s
-        else:
-            total = device + host
-        return Cost(ms=total * 1e3, kinds=kinds, compute_ms=compute * 1e3, memory_ms=memory * 1e3, host_ms=host * 1e3)
+        times = (*(self.op_time(op, step) for op in ops), *self._sampler(ops, step))
+        launches = sum(each.launches for each in times)
+        decodes = all(share.queries == 1 and share.before for share in step.shares)
+        host, after, waits = self._host_s(launches, decodes), self._after_s(step), self._waits_s(ops)
 
-    @property
-    def _dispatch_s(self) -> float:
-        """A slow host, measured, is slow at the interpreter too; the launch itself is about half of a native dispatch."""
-        return max(self.stack.dispatch_s, 2 * self.limits.launch_s) if self.limits.launch_s else self.stack.dispatch_s
+        def total(clock: float) -> float:
+            device = sum(each.seconds(clock) for each in times)
+            if not self.stack.counts_host:
+                return device
+            if waits or self.stack.synchronous or not self.machine.asynchronous:
+                return device + host + waits + after
+            slower = max(device, host)
+            faster = min(device, host)
+            return slower * float((1 + (faster / slower) ** _HOST_OVERLAP) ** (1 / _HOST_OVERLAP)) + after if slower else after
+
+        clock, watts = self._clock(times, total)
+        kinds: dict[str, float] = {}
+        compute = memory = 0.0
+        for each in times:
+            seconds = each.seconds(clock)
+            kinds[each.op.kind] = kinds.get(each.op.kind, 0.0) + seconds * 1e3
+            computes = each.binds in ("tensor", "vector")
+            compute, memory = compute + seconds * computes, memory + seconds * (not computes)
+        return Cost(
+            ms=total(clock) * 1e3,
+            kinds=kinds,
+            compute_ms=compute * 1e3,
+            memory_ms=memory * 1e3,
+            host_ms=(host + waits + after) * 1e3,
+            watts=watts,
+            clock=clock,
+            ops=times,
+            others_watts=self.power.static_w if self.turns and self.power is not None else None,
+        )
+
+    def op_time(self, op: Op, step: Step) -> OpTime:
+        """One op of the step."""
+        tensor = vector = memory = link = extra = moved = 0.0
+        launches = self._launches(op)
+        if op.kind == "collective":
+            link = self._collective_s(op) / self.stack.link_share
+        elif op.kind == "attention":
+            tensor, vector, moved, launches = self._attention.op(op, step)
+            memory = moved / self._bytes_s
+        elif op.unit == "tensor":
+            tensor, memory, extra = self._product(op)
+            moved = op.bytes_moved + op.activation_bytes
+        else:
+            moved = op.bytes_moved + op.activation_bytes * self._passes(op) + self._grown(op, step)
+            passing = moved - op.bytes_moved
+            memory = op.bytes_moved / self._bytes_s + self.machine.passing_s(passing) / self.stack.memory_share
+            vector = op.flops / self.machine.vector_flop_s("float32") if moved else 0.0
+        count = op.count
+        fixed = launches * self.stack.kernel_s if self.machine.asynchronous else 0.0
+        return OpTime(
+            op=op,
+            tensor_s=count * tensor,
+            vector_s=count * vector,
+            memory_s=count * memory,
+            link_s=count * link,
+            fixed_s=count * (fixed + extra),
+            busy_s=count * op.flops / self.machine.limits.matmul_flop_s(op.dtype) if op.unit == "tensor" else 0.0,
+            bytes=count * moved,
+            launches=count * launches,
+        )
+
+    def _sampler(self, ops: tuple[Op, ...], step: Step) -> tuple[OpTime, ...]:
+        """What is done with the logits: a token chosen from each last row, log-probabilities of all rows where the stack makes them.
+
+        Every device does it, over the whole vocabulary.
+        """
+        if step.logits == "none" or step.loss or not any(op.kind == "logits" for op in ops) or not step.cached:
+            return ()
+        each = self.stack.sorting_bytes if self.sorts else self.stack.sampler_bytes
+        widths = self.stack.log_probability_passes * 2 * self.formats.item_bytes * step.logit_rows + each * step.sequences
+        moved = widths * self.spec.vocabulary
+        op = Op(kind="logits", name="sampler", shape=(step.sequences, self.spec.vocabulary), unit="vector", dtype="float32")
+        seconds = moved / self._bytes_s
+        fixed = 4 * self.stack.kernel_s if self.machine.asynchronous else 0.0
+        return (
+            OpTime(op=op, tensor_s=0.0, vector_s=0.0, memory_s=seconds, link_s=0.0, fixed_s=fixed, busy_s=0.0, bytes=moved, launches=4),
+        )
+
+    def _host_s(self, launches: int, decodes: bool) -> float:
+        if (self.stack.recorded and decodes) or self.stack.recorded_prefill:
+            return 0.0
+        measured = self.machine.limits.launch_s
+        launch = max(self.stack.launch_s, 2 * measured) if measured else self.stack.launch_s
+        return launches * launch + self.spec.layers * self.stack.layer_s
+
+    def _waits_s(self, ops: tuple[Op, ...]) -> float:
+        """What the host spends on products that it cannot launch before it has seen their operands."""
+        if self.formats.weights is None or self.formats.weights.name != _DECOMPOSED:
+            return 0.0
+        return self.stack.decomposed_s * sum(op.count for op in ops if op.kind == "gemm")
+
+    def _after_s(self, step: Step) -> float:
+        """What the host does once the device has ended."""
+        prompts = sum(share.count * share.queries for share in step.shares if share.queries > 1)
+        return self.stack.step_s + self.stack.sequence_s * step.sequences + self.stack.prompt_token_s * prompts
+
+    def _clock(self, times: tuple[OpTime, ...], total: Callable[[float], float]) -> tuple[float, float | None]:
+        if self.power is None:
+            return 1.0, None
+        busy, moved = sum(each.busy_s for each in times), sum(each.bytes for each in times)
+        sent = sum(each.op.collective_bytes * each.op.count for each in times)
+
+        def watts(clock: float) -> float:
+            assert self.power is not None
+            return self.power.watts(total(clock), tensor_s=busy, memory_bytes=moved, link_bytes=sent, clock=clock)
+
+        full = watts(1.0)
+        if full <= self.power.limit_w:
+            return 1.0, full
+        if self.machine.limits.basis == "calibrated":
+            return 1.0, self.power.limit_w  # the rates were measured under the limit
+        low, high = _LOWEST_CLOCK, 1.0
+        for _ in range(_CLOCK_STEPS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if watts(middle) <= self.power.limit_w else (low, middle)
+        return low, min(self.power.limit_w, watts(low))
+
+    def _product(self, op: Op) -> tuple[float, float, float]:
+        m, n, k = op.shape
+        widened = self.formats.weights is not None and self.formats.weights.compute is None and op.kind == "gemm"
+        memory = (op.bytes_moved / (_WIDENED_SHARE if widened else 1.0) + op.activation_bytes) / self._bytes_s
+        rate = self.machine.matmul_flop_s(op.dtype) * self.stack.matmul_share
+        if not self.machine.asynchronous:
+            return op.flops / rate, memory, 0.0
+        best = product(
+            m,
+            n,
+            k,
+            flop_s=rate,
+            bytes_s=self._bytes_s,
+            memory_s=memory,
+            multiprocessors=self.machine.device.multiprocessors,
+            groups=op.groups,
+        )
+        tiled = best.tensor_s, memory + best.partial_bytes / self._bytes_s, best.extra_s
+        # A few rows are multiplied by the vector units, as products of vectors.
+        plain = op.flops / (_VECTOR_SHARE * self.machine.vector_flop_s("float32")), memory, 0.0
+        return min(tiled, plain, key=lambda parts: overlapped(parts[0], parts[1]) + parts[2])
+
+    def _collective_s(self, op: Op) -> float:
+        link = self.machine.limits.link
+        assert link is not None, "collectives exist between devices alone, and devices have a link"
+        if op.name.endswith("all_reduce"):
+            payload = op.shape[0] * op.shape[1] * self.formats.item_bytes
+            return all_reduce_s(payload, self.devices, link, one_shot=self.stack.one_shot)
+        if op.name.endswith("transfer"):
+            return transfer_s(op.collective_bytes, link)
+        return gather_s(op.collective_bytes, self.devices, link)
 
     def _launches(self, op: Op) -> int:
-        if op.kind == "attention" and op.name != "attention_scores" and self.stack.fuses_attention(self.spec):
-            return 0
         if op.kind == "norm" and self.spec.norm == "rms":
             return self.stack.rms_kernels
         if op.kind == "activation" and self.spec.gated:
-            return max(2, self.stack.kernels.get("activation", 1))
+            return self.stack.gated_kernels
         return self.stack.kernels.get(op.kind, 1)
 
-    def _device_seconds(self, op: Op, step: Step, scores: int, item_bytes: int) -> tuple[float, bool]:
-        """Seconds of one op, and whether arithmetic sets them."""
-        bandwidth = self.limits.memory_bytes_s * self.efficiency.memory
-        if op.kind == "collective":
-            link = self.limits.link
-            assert link is not None, "collectives exist between shards alone, and shards have a link"
-            return op.collective_bytes / (link.bandwidth_bytes_s * _LINK_SHARE) + (link.latency_s or 0.0) * 2 + _COLLECTIVE_S, False
-        if op.kind == "attention":
-            compute, traffic = self._attention(op, step, scores)
-        elif op.unit == "tensor":
-            compute = op.flops / (self.limits.matmul_flop_s(op.dtype) * self.efficiency.matmul_of(op.shape[-1]))
-            traffic = op.bytes_moved + op.activation_bytes
-        else:
-            compute = op.flops / self.limits.vector_flop_s("float32")
-            traffic = op.bytes_moved + op.activation_bytes * self._passes(op, item_bytes)
-        memory = traffic / bandwidth
-        return max(compute, memory), compute > memory
-
-    def _passes(self, op: Op, item_bytes: int) -> float:
+    def _passes(self, op: Op) -> float:
         if op.kind == "loss":
-            return _LOSS_PASSES * loss_item_bytes(self.stack, self.spec, item_bytes) / (2 * item_bytes)
+            item = self.formats.item_bytes
+            return _LOSS_PASSES * loss_item_bytes(self.stack, self.spec, item) / (2 * item)
         if op.kind == "norm" and self.spec.norm == "rms":
             return self.stack.rms_passes
         if op.kind == "activation" and self.spec.gated:
             return self.stack.gated_passes
         return self.stack.passes.get(op.kind, 1.0)
 
-    def _attention(self, op: Op, step: Step, softmax_bytes: int) -> tuple[float, float]:
-        """(seconds of arithmetic, bytes moved) of one of attention's three ops."""
-        spec = self.spec
-        fused = self.stack.fuses_attention(spec)
-        if op.name == "softmax":
-            # Inside a fused kernel its traffic does not exist, and its arithmetic is in the share that the products reach.
-            return (0.0, 0.0) if fused else (op.flops / self.limits.vector_flop_s("float32"), float(op.activation_bytes))
-        # Kernels skip what the causal mask hides only if it is the plain triangle, with no bias.
-        skips = fused and not isinstance(spec.positions, Alibi)
-        flops = op.flops if skips or spec.encoder else op.flops * step.attended(causal="full") / step.attended(causal="half")
-        compute = flops / (self.limits.matmul_flop_s(op.dtype) * self.efficiency.attention)
-        around = op.activation_bytes - softmax_bytes // 2
-        traffic = op.bytes_moved + around * (1 + self.stack.copies)
-        if not fused:
-            traffic += softmax_bytes // 2
-        if self.stack.repeats_keys and spec.kv_heads < spec.heads and any(share.queries > 1 for share in step.shares):
-            # Keys (or values) as wide as the queries are written once and read once more.
-            traffic += 2 * around
-        return compute, traffic
+    def _grown(self, op: Op, step: Step) -> float:
+        """A cache that grows by copies: keys and values so far are read and written anew."""
+        if op.kind != "kv_write" or self.stack.cache != "appended":
+            return 0.0
+        return self.stack.append_passes * step.context_tokens * op.kv_bytes / max(1, step.tokens)

@@ -5,23 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 from inferometer.errors import UserError
+from inferometer.estimate.groups import Order
+from inferometer.estimate.layout import PARALLELS, Layout
 from inferometer.estimate.memory import Workload, is_cpu
 from inferometer.estimate.stack import Stack, find_stack
 from inferometer.hardware.calibration import Calibration, load_calibrations
 from inferometer.hardware.catalogue import find_device, slugs
 from inferometer.hardware.device import DeviceSpec
-from inferometer.hardware.links import Link, link_between
+from inferometer.hardware.links import Link, host_link, link_between
 from inferometer.model.description import ModelDescription, describe
 from inferometer.model.formats import COMPUTE_DTYPES, DTYPE_ALIASES, KV_DTYPES, Formats, check_shards, weight_format
+from inferometer.model.outline import read_outline
 from inferometer.model.spec import ModelSpec
+from inferometer.schedule.groups import GROUP_SIZE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One estimate's question. `gpus` is what the machine has, of which `formats.shards` work; `link` joins those, None for one."""
+    """One estimate's question.
+
+    `gpus` is what the machine has, of which `layout.devices` work; `link` joins those, None for one. order: that of the groups, of
+    `workload.group` sequences, that the batch runs in; None for one batch. mixed_tokens: prompt tokens beside which a decode step is priced
+    too.
+    """
 
     spec: ModelSpec
     device: DeviceSpec
@@ -31,6 +40,9 @@ class Request:
     stack: Stack
     workload: Workload
     calibration: Calibration | None
+    layout: Layout
+    order: Order | None = None
+    mixed_tokens: int | None = None
 
     @property
     def quantize(self) -> str | None:
@@ -54,6 +66,11 @@ def resolve(
     loss: bool,
     gpus: int | None,
     link: str | None,
+    parallel: str,
+    admission: str | None,
+    group_size: int | None,
+    offload: str | None,
+    mixed_tokens: int | None,
     calibration: Calibration | Literal["auto"] | None,
 ) -> Request:
     """The checked request. Raises UserError, one line, naming the flag that is wrong or contradicts another, and the remedy."""
@@ -72,32 +89,84 @@ def resolve(
     if not forward_only and generated < 1:
         raise UserError(f"--decode-length must be at least 1, not {generated}")
     _check_length(spec, sequence_length, generated)
-    gpus = tensor_parallel if gpus is None else gpus
-    if tensor_parallel > gpus:
-        raise UserError(f"--tensor-parallel {tensor_parallel} needs as many GPUs, and --gpus is {gpus}")
+    layout = _layout(spec, parallel, tensor_parallel, gpus)
+    gpus = layout.devices if gpus is None else gpus
+    if layout.devices > gpus:
+        raise UserError(f"--tensor-parallel {layout.devices} needs as many GPUs, and --gpus is {gpus}")
     if is_cpu(found) and gpus > 1:
         raise UserError(f"--gpus {gpus}: cpu is one device; name a GPU with --device")
     name = resolve_dtype(dtype, found, config)
     if kv_dtype != "auto" and DTYPE_ALIASES.get(kv_dtype, kv_dtype) not in KV_DTYPES:
         raise UserError(f"--kv-dtype {kv_dtype} is unknown; use auto, {', '.join(KV_DTYPES)}")
-    check_shards(spec, tensor_parallel)
-    if link is not None and tensor_parallel == 1:
+    shards = layout.devices if layout.parallel == "tensor" else 1
+    check_shards(spec, shards)
+    if link is not None and layout.devices == 1:
         link_between(found, max(gpus, 2), link)  # nothing crosses it, but a name that is wrong is still refused
+    order = _order(admission, group_size, forward_only)
+    if mixed_tokens is not None and (forward_only or mixed_tokens < 1):
+        raise UserError("--mixed-tokens is a number of prompt tokens beside a decode step: at least 1, and not with --forward-only")
     return Request(
         spec=spec,
         device=found,
         gpus=gpus,
-        link=link_between(found, tensor_parallel, link) if tensor_parallel > 1 else None,
+        link=link_between(found, layout.devices, link) if layout.devices > 1 else None,
         formats=Formats(
             dtype=name,
             weights=None if quantize is None else weight_format(quantize, name),
             kv_dtype=None if kv_dtype == "auto" else DTYPE_ALIASES.get(kv_dtype, kv_dtype),
-            shards=tensor_parallel,
+            shards=shards,
         ),
         stack=chosen,
-        workload=Workload(batch=batch_size, length=sequence_length, generated=generated, loss=loss),
+        workload=Workload(
+            batch=batch_size,
+            length=sequence_length,
+            generated=generated,
+            loss=loss,
+            group=(group_size or GROUP_SIZE) if order is not None else None,
+            streamed=_streamed(offload, found),
+        ),
         calibration=_measured(found) if calibration == "auto" else calibration,
+        layout=layout,
+        order=order,
+        mixed_tokens=mixed_tokens,
     )
+
+
+def _layout(spec: ModelSpec, parallel: str, tensor_parallel: int, gpus: int | None) -> Layout:
+    if parallel not in PARALLELS:
+        raise UserError(f"--parallel {parallel} is unknown; use {', '.join(PARALLELS)}")
+    devices = tensor_parallel if parallel == "tensor" else max(tensor_parallel, gpus or 1)
+    layout = Layout(devices=devices, parallel=parallel)
+    layout.check(spec)
+    return layout
+
+
+def _order(admission: str | None, group_size: int | None, forward_only: bool) -> Order | None:
+    if admission in (None, "continuous"):
+        if group_size is not None:
+            raise UserError("--group-size goes with --admission zigzag, diagonal or row")
+        return None
+    if admission not in get_args(Order):
+        raise UserError(f"--admission {admission} is unknown; use continuous, {', '.join(get_args(Order))}")
+    if forward_only:
+        raise UserError(f"--admission {admission} is an order of generation: leave out --forward-only")
+    return cast(Order, admission)
+
+
+def _streamed(offload: str | None, device: DeviceSpec) -> float:
+    """The share that `--offload weights[:fraction]` names."""
+    if offload is None:
+        return 0.0
+    what, _, share = offload.partition(":")
+    try:
+        fraction = float(share) if share else 1.0
+    except ValueError:
+        fraction = -1.0
+    if what != "weights" or not 0 < fraction <= 1:
+        raise UserError(f"--offload {offload}: weights, or weights:FRACTION with a fraction above 0 and at most 1")
+    if host_link(device) is None:
+        raise UserError(f"--offload {offload}: {device.slug} has no link to its host over which weights could come")
+    return fraction
 
 
 def resolve_dtype(dtype: str, device: DeviceSpec, config: Mapping[str, Any]) -> str:
@@ -127,17 +196,15 @@ def _multiplies(device: DeviceSpec, dtype: str) -> bool:
 def _spec(model: str | ModelSpec | ModelDescription | None) -> tuple[ModelSpec, Mapping[str, Any]]:
     if isinstance(model, ModelSpec):
         return model, {}
-    found = model if isinstance(model, ModelDescription) else describe(model, config_only=True)
+    found = model if isinstance(model, ModelDescription) else describe(model, config_only=True, read=read_outline)
     return found.spec, found.config
 
 
 def _check_length(spec: ModelSpec, length: int, generated: int) -> None:
-    limit, window = spec.context_limit, spec.sliding_window
-    least = min((n for n in (limit, window) if n is not None), default=None)
-    if least is not None and length + generated > least:
+    limit = spec.context_limit
+    if limit is not None and length + generated > limit:
         what = f"--sequence-length {length}" + (f" + --decode-length {generated}" if generated else "")
-        why = f"{spec.name} has {limit} positions" if least == limit else f"{spec.name} attends to a sliding window of {window} tokens"
-        raise UserError(f"{what} is too long: {why}; ask for at most {least} tokens")
+        raise UserError(f"{what} is too long: {spec.name} has {limit} positions; ask for at most {limit} tokens")
 
 
 @cache

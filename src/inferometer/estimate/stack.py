@@ -1,129 +1,164 @@
-"""The software stacks that an estimate can be for: what each adds to the work that must be done."""
+"""The software stacks that an estimate can be for: what each adds to the work that must be done. The figures are in stacks.toml."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from inferometer.errors import UserError
 from inferometer.model.ops import OpKind
 from inferometer.model.spec import Alibi, ModelSpec
 
 LossPath = Literal["chunked", "matrices", "widened"]
+CachePath = Literal["pages", "appended", "reserved"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
     """What a stack does beside the work itself.
 
-    passes: traffic of an element-wise kind as a multiple of one fused kernel's (its inputs read and outputs written once), by kind;
-    1 where absent. rms_passes, gated_passes: the same for RMS norms and gated activations.
-    kernels: launches an op of the kind takes, by kind; 1 where absent. copies: how often attention's queries, keys, values and
-    result are written anew for layout's sake. repeats_keys: keys of grouped heads are copied to every query head in prefill.
-    fused_alibi: attention with ALiBi stays one kernel; else scores go through memory.
-    dispatch_s: what the host spends on a launch, interpreter included. step_s: on a step besides (scheduling, sampling, reading tokens).
-    seam_s: for a stack whose decode steps on a GPU are recorded graphs, scheduled while the one before runs: the time between two of
-    them in which the GPU stands still; the host costs nothing else. None for one that launches every kernel.
-    counts_host: whether the stack's published times include waiting for the host.
-    loss: "matrices", logits and their log-probabilities of all positions at once; "widened", the same from a float32 copy of the
-    logits; "chunked", a slice at a time.
-    page_size: tokens of a page of the KV cache, which grows page by page; None for a cache that is one piece a layer and grows by copies.
-    sweep_tokens: most tokens of one pass through the layers while it generates, None for no limit.
+    Constants, each a number with one meaning:
+    - matmul_share, attention_share, memory_share, link_share: of the rates that a device sustains, what large matrix products, fused
+      attention, kernels that only move bytes, and collectives reach.
+    - kernel_s: what a kernel takes on the device besides, start and end included.
+    - launch_s, layer_s, step_s: what the host spends on a launch, on a layer besides, on a step besides (scheduling, reading tokens).
+    - sequence_s, prompt_token_s: on each sequence of a step, and on each prompt token (its log-probability and text on the host).
+    - decomposed_s: on a product whose outliers it looks for first (bitsandbytes), waiting for the device.
+    - block_s: what a multiprocessor takes on a product of one query with its keys, or values, where attention is such products.
+    - request_s: on a batch as a whole, once. turn_s: on each layer when it turns from one group of a block to the next.
+    - sampler_bytes, sorting_bytes: traffic a logit of choosing a token, the likeliest or by one draw, and where top-p sorts them.
+
+    Structure:
+    - passes: traffic of an element-wise kind as a multiple of one fused kernel's (its inputs read and outputs written once), by kind;
+      1 where absent. rms_passes, gated_passes: the same for RMS norms and gated activations.
+    - kernels: launches an op of the kind takes, by kind; 1 where absent, 0 where another kernel does it. rms_kernels, gated_kernels alike.
+    - copies: how often attention's queries, keys, values and result are written anew for layout's sake. repeats_keys: keys of grouped
+      heads are copied to every query head in prefill.
+    - fused_attention, fused_alibi: attention (with ALiBi) is one kernel, which keeps scores on chip; else they go through memory,
+      score_bytes for each. fused_decode: steps of single tokens have a fused kernel though prompts have none. fused_head_sizes: the only
+      head sizes of the fused kernels; empty for all. skips_masked: kernels skip what the causal mask hides.
+    - recorded: decode steps are recorded graphs, scheduled while the one before runs: the host adds step_s and nothing else.
+      recorded_prefill: prompts too. synchronous: the host waits for the device in every layer, so that their times add up.
+      counts_host: whether the stack's published times include waiting for the host.
+    - groups_apart: groups of a block run one after another through each layer; else as one batch.
+    - one_shot: small sums over devices have kernels of their own.
+    - prompt_logits: a prefill makes logits of all positions. log_probability_passes: how often they are read and written for
+      log-probabilities.
+    - loss: "matrices", logits and their log-probabilities of all positions at once; "widened", the same from a float32 copy of the
+      logits; "chunked", a slice at a time.
+    - cache: "pages" of page_size tokens; "appended", one piece a layer that grows by copies, which read and write it append_passes times
+      in all, each step; "reserved", for the longest length at once.
+    - unties_head: a head that shares the embedding's matrix gets one of its own. score_live_bytes: of a score in 16 bits and what is
+      made of it. workspace_bytes: what libraries take from the allocator whatever the batch.
+    - sweep_tokens: most tokens of one pass through the layers while it generates, None for no limit.
+    - verify: the command that measures it, with {model}, {batch}, {prompt}, {new}, {dtype} and {gpus} to be filled in.
     """
 
     name: str
     about: str
+    matmul_share: float
+    attention_share: float
+    memory_share: float
+    link_share: float
+    kernel_s: float
+    launch_s: float
+    layer_s: float
+    step_s: float
+    sequence_s: float
+    prompt_token_s: float
+    decomposed_s: float
+    block_s: float
+    request_s: float
+    turn_s: float
     passes: Mapping[OpKind, float]
     rms_passes: float
     gated_passes: float
     kernels: Mapping[OpKind, int]
     rms_kernels: int
+    gated_kernels: int
     copies: float
     repeats_keys: bool
+    fused_attention: bool
     fused_alibi: bool
-    dispatch_s: float
-    step_s: float
-    seam_s: float | None
+    fused_head_sizes: tuple[int, ...]
+    fused_decode: bool
+    skips_masked: bool
+    score_bytes: float
+    recorded: bool
+    recorded_prefill: bool
+    groups_apart: bool
     counts_host: bool
+    synchronous: bool
+    one_shot: bool
+    prompt_logits: bool
+    log_probability_passes: float
+    sampler_bytes: float
+    sorting_bytes: float
     loss: LossPath
+    cache: CachePath
+    append_passes: float
+    unties_head: bool
+    score_live_bytes: float
+    workspace_bytes: float
+    verify: str
     page_size: int | None
     sweep_tokens: int | None
 
     def fuses_attention(self, spec: ModelSpec) -> bool:
         """Whether scores stay on chip."""
-        return self.fused_alibi or not isinstance(spec.positions, Alibi)
+        if self.fused_head_sizes and spec.head_size not in self.fused_head_sizes:
+            return False
+        return self.fused_alibi if isinstance(spec.positions, Alibi) else self.fused_attention
+
+    def with_constants(self, constants: Mapping[str, float]) -> Stack:
+        """The stack with other constants. Raises KeyError for a name that is none."""
+        for name in constants:
+            if name not in CONSTANTS:
+                raise KeyError(name)
+        changes: dict[str, Any] = dict(constants)
+        return replace(self, **changes) if changes else self
 
 
-# Passes are counted from the operations that each stack runs, one kernel each. transformers' RMS norm widens to float32 and takes six
-# kernels: 36 bytes an element against 4. Its rotation takes five kernels a tensor: 20 bytes against 4. A gated activation is two kernels.
-# This product's rotation is three: a roll, a product, a fused multiply-add, 16 bytes against 4.
-# A launch from eager torch costs the host some 5 to 10 us in C++ (calibration measures it); with the Python around it about 25 here:
-# opt-1.3b's 290 launches of a decode step took 7.2 to 8.9 ms, bloomz-7b1's 360 took 8.8 to 11 on an H100's host (benchmarks/foundation.sh).
-# Recorded, doc004-1.3b's steps have 6 to 7 us between them (benchmarks/engine.py).
-# transformers launches more, about as dearly: Llama-7B's 32 layers of some 30 launches decode at 23-28 ms a token on any large GPU, and
-# document 004's BLOOM layers, on a host of 2023, take 0.8-1.0 ms.
-_NATIVE = Stack(
-    name="native",
-    about="this product's engine",
-    passes=MappingProxyType({"rotary": 4.0}),
-    rms_passes=1.0,
-    gated_passes=5 / 3,
-    kernels=MappingProxyType({"rotary": 3, "kv_write": 1}),
-    rms_kernels=1,
-    copies=1.0,
-    repeats_keys=True,
-    fused_alibi=True,
-    dispatch_s=25e-6,
-    step_s=500e-6,
-    seam_s=7e-6,
-    counts_host=True,
-    loss="chunked",
-    page_size=16,
-    sweep_tokens=8192,
-)
-_HF_EAGER = Stack(
-    name="hf-eager",
-    about="transformers with sdpa attention, run eagerly",
-    passes=MappingProxyType({"rotary": 5.0}),
-    rms_passes=9.0,
-    gated_passes=5 / 3,
-    kernels=MappingProxyType({"gemm": 2, "rotary": 8, "kv_write": 2, "attention": 2, "activation": 2}),
-    rms_kernels=6,
-    copies=2.0,
-    repeats_keys=True,
-    fused_alibi=False,
-    dispatch_s=25e-6,
-    step_s=2e-3,
-    seam_s=None,
-    counts_host=True,
-    loss="widened",
-    page_size=None,
-    sweep_tokens=None,
-)
-_TORCH_EAGER_FORWARD = Stack(
-    name="torch-eager-forward",
-    about="one forward of transformers' module, as the sum of its kernels' times (document 001)",
-    passes=_HF_EAGER.passes,
-    rms_passes=_HF_EAGER.rms_passes,
-    gated_passes=_HF_EAGER.gated_passes,
-    kernels=_HF_EAGER.kernels,
-    rms_kernels=_HF_EAGER.rms_kernels,
-    copies=4.0,
-    repeats_keys=True,
-    fused_alibi=False,
-    dispatch_s=_HF_EAGER.dispatch_s,
-    step_s=0.0,
-    seam_s=None,
-    counts_host=False,
-    loss="matrices",
-    page_size=None,
-    sweep_tokens=None,
-)
+CONSTANTS = tuple(item.name for item in fields(Stack) if item.type == "float" and item.name.endswith(("_share", "_s", "_bytes")))
 
-STACKS: Mapping[str, Stack] = MappingProxyType({stack.name: stack for stack in (_NATIVE, _HF_EAGER, _TORCH_EAGER_FORWARD)})
+
+class _Stacks(Mapping[str, Stack]):
+    def __getitem__(self, name: str) -> Stack:
+        return _read()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_read())
+
+    def __len__(self) -> int:
+        return len(_read())
+
+
+STACKS: Mapping[str, Stack] = _Stacks()
+"""Every stack by name, in the file's order. The file is read on first use."""
+
+
+@cache
+def _read() -> Mapping[str, Stack]:
+    document = tomllib.loads(files("inferometer.estimate").joinpath("stacks.toml").read_text("utf-8"))
+    tables: dict[str, dict[str, Any]] = {}
+    for name, values in document.items():
+        base = values.get("like")
+        tables[name] = (tables[base] if base else {}) | {key: value for key, value in values.items() if key not in ("like", "sources")}
+    return MappingProxyType({name: _stack(name, values) for name, values in tables.items()})
+
+
+def _stack(name: str, values: Mapping[str, Any]) -> Stack:
+    optional = {"page_size": None, "sweep_tokens": None}
+    if values["cache"] != "pages":
+        values = {key: value for key, value in values.items() if key != "page_size"}
+    frozen = {key: MappingProxyType(value) if isinstance(value, dict) else value for key, value in values.items()}
+    return Stack(name=name, **(optional | frozen | {"fused_head_sizes": tuple(values["fused_head_sizes"])}))
 
 
 def find_stack(name: str) -> Stack:

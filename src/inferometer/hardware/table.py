@@ -46,6 +46,13 @@ class Table:
             raise self.error(f"{key} must be a positive whole number, not {value!r}")
         return value
 
+    def flag(self, key: str) -> bool:
+        """True or false."""
+        value = self._take(key)
+        if not isinstance(value, bool):
+            raise self.error(f"{key} must be true or false, not {value!r}")
+        return value
+
     def texts(self, key: str) -> tuple[str, ...]:
         """A list of strings; empty if absent."""
         if not self.has(key):

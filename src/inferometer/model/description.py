@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -37,12 +37,16 @@ class ModelDescription:
     hub_id: str | None
 
 
-def describe(model: str | None, *, config_only: bool = False) -> ModelDescription:
+Reader = Callable[[Mapping[str, Any], str], ModelSpec]
+
+
+def describe(model: str | None, *, config_only: bool = False, read: Reader = read_spec) -> ModelDescription:
     """The model of this name: a local folder with config.json, a .gguf file, an embedded model, a preset, or a Hub id.
 
     None is the embedded model, fetched if it is not here. With `config_only`, for what needs no weights (an estimate, dummy
-    weights), no weights are fetched. Raises ModelError for a model that cannot be found, read or run exactly, and UserError
-    where the embedded model cannot be fetched.
+    weights), no weights are fetched. `read` turns its configuration into a spec: read_spec refuses what is not run exactly, and
+    model.outline.read_outline takes what is only estimated too. Raises ModelError for a model that cannot be found, read or run exactly,
+    and UserError where the embedded model cannot be fetched.
     """
     if model is None:
         return _embedded(store.DEFAULT_MODEL, fetch=not config_only)
@@ -50,23 +54,23 @@ def describe(model: str | None, *, config_only: bool = False) -> ModelDescriptio
         raise ModelError("the model's name is empty: pass a folder, a .gguf file, a preset or a Hub id")
     path = Path(model).expanduser()
     if _is_file(path / "config.json"):
-        return _folder(path, path.resolve().name)
+        return _folder(path, path.resolve().name, read)
     if model.strip().lower() in store.EMBEDDED:
         return _embedded(model.strip().lower(), fetch=False)
     known = preset(model)
     if known is not None:
         # Asked for by its Hub id, an embedded model means the Hub's weights, not the embedded file's.
-        return _preset(replace(known, name=known.hub_id) if known.name in store.EMBEDDED and known.hub_id else known)
+        return _preset(replace(known, name=known.hub_id) if known.name in store.EMBEDDED and known.hub_id else known, read)
     if _is_file(path):
         if path.suffix.lower() == ".gguf":
             return _gguf(path, path.stem)
         raise ModelError(f"{path} is a file but not a .gguf file: pass the folder with config.json and the weights")
     if _is_folder(path):
-        return _folder(path, path.resolve().name)
+        return _folder(path, path.resolve().name, read)
     if path.suffix.lower() == ".gguf" or path.is_absolute() or model.startswith((".", "~")) or model.endswith("/"):
         raise ModelError(f"no such file or folder: {shown(model)}")
     if hub.is_hub_id(model):
-        return _hub(model, config_only=config_only)
+        return _hub(model, read, config_only=config_only)
     raise ModelError(f"no model {shown(model)}: not a local folder, a .gguf file, a preset or a Hub id; {_advice(model)}")
 
 
@@ -86,7 +90,7 @@ def with_weights(description: ModelDescription) -> ModelDescription:
         folder = hub.snapshot(description.hub_id)
     except ModelError as error:
         raise ModelError(f"no weights for {description.name}: {error}; {remedy}") from None
-    return replace(_folder(folder, description.name), hub_id=description.hub_id)
+    return replace(_folder(folder, description.name, read_spec), hub_id=description.hub_id)
 
 
 def _embedded(name: str, *, fetch: bool) -> ModelDescription:
@@ -94,13 +98,13 @@ def _embedded(name: str, *, fetch: bool) -> ModelDescription:
     assert known is not None, f"the embedded model {name} has no preset"
     path = store.fetch(name) if fetch else store.locate(name)
     if path is None:
-        return _preset(known)
-    found = _gguf(path, name) if path.suffix == ".gguf" else _folder(path, name)
+        return _preset(known, read_spec)
+    found = _gguf(path, name) if path.suffix == ".gguf" else _folder(path, name, read_spec)
     return replace(found, hub_id=known.hub_id)
 
 
-def _preset(known: Preset) -> ModelDescription:
-    spec = known.spec()
+def _preset(known: Preset, read: Reader) -> ModelDescription:
+    spec = read(known.config, known.name)
     eos = _eos_token_ids(known.name, spec, known.config)
     return ModelDescription(known.name, spec, dict(known.config), None, "preset", eos, known.hub_id)
 
@@ -113,26 +117,26 @@ def _gguf(path: Path, name: str) -> ModelDescription:
     return ModelDescription(name, spec, config, path, "gguf", _eos_token_ids(str(path), spec, config), None)
 
 
-def _folder(path: Path, name: str) -> ModelDescription:
+def _folder(path: Path, name: str, read: Reader) -> ModelDescription:
     config = _read_object(path / "config.json")
     if config is None:
         files = sorted(entry.name for entry in path.glob("*.gguf"))
         remedy = f"pass one of its files, as in {path / files[0]}" if files else "pass the folder that holds it beside the weights"
         raise ModelError(f"folder {path} has no config.json: {remedy}")
-    spec = read_spec(config, name)
+    spec = read(config, name)
     generation = _read_object(path / "generation_config.json") or {}
     eos = _eos_token_ids(str(path), spec, generation, config)
     return ModelDescription(name, spec, config, path, "folder", eos, None)
 
 
-def _hub(hub_id: str, *, config_only: bool) -> ModelDescription:
+def _hub(hub_id: str, read: Reader, *, config_only: bool) -> ModelDescription:
     try:
         folder = hub.snapshot(hub_id, config_only=config_only)
     except ModelError as error:
         close = close_names(hub_id)
         meant = f" (did you mean {' or '.join(close)}?)" if close else ""
         raise ModelError(f"{error}; pass a local folder or a preset{meant}") from None
-    return replace(_folder(folder, hub_id), hub_id=hub_id)
+    return replace(_folder(folder, hub_id, read), hub_id=hub_id)
 
 
 def _read_object(path: Path) -> dict[str, Any] | None:

@@ -115,11 +115,20 @@ def local_kv_heads(spec: ModelSpec, shards: int) -> int:
 
 def check_shards(spec: ModelSpec, shards: int) -> None:
     """Raises UserError where the model cannot be cut evenly over so many devices."""
-    even = spec.heads % shards == 0 and spec.feed_forward % shards == 0
+    widths = _cut_widths(spec)
+    even = spec.heads % shards == 0 and all(width % shards == 0 for width in widths)
     if not even or (spec.kv_heads % shards and shards % spec.kv_heads):
-        counts = [n for n in range(1, spec.heads + 1) if spec.heads % n == 0 and spec.feed_forward % n == 0]
+        counts = [n for n in range(1, spec.heads + 1) if spec.heads % n == 0 and all(width % n == 0 for width in widths)]
         counts = [n for n in counts if spec.kv_heads % n == 0 or n % spec.kv_heads == 0]
         raise UserError(
             f"--tensor-parallel {shards} does not divide {spec.name} ({spec.heads} heads, {spec.kv_heads} key-value heads, "
-            f"{spec.feed_forward} feed-forward); use one of {', '.join(map(str, counts))}"
+            f"{', '.join(map(str, widths))} feed-forward); use one of {', '.join(map(str, counts))}"
         )
+
+
+def _cut_widths(spec: ModelSpec) -> tuple[int, ...]:
+    """The widths of feed-forward blocks that shards cut."""
+    if spec.experts is None:
+        return (spec.feed_forward,)
+    found = dict.fromkeys((spec.experts.feed_forward, spec.experts.shared, spec.feed_forward if spec.experts.dense_layers else 0))
+    return tuple(width for width in found if width)

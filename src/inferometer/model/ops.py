@@ -16,6 +16,7 @@ class Op:
 
     shape: (m, n, k) of a matrix product with m rows of activations; (queries, pairs, head_size) of an attention product for one
     head; (rows, width) else.
+    groups: products of that shape which one kernel does side by side, as of a layer's experts; flops and bytes are of all of them.
     flops: a multiply-add is two; exponentials and the like count one. Ops of unit "tensor" are matrix products, and their FLOPs are
     exactly what torch's counter counts; ops of unit "vector" are the rest, which it does not count.
     bytes_read, bytes_written: compulsory traffic to device memory. Compulsory is what no implementation avoids: every weight that
@@ -33,6 +34,7 @@ class Op:
     unit: Unit
     dtype: str
     count: int = 1
+    groups: int = 1
     flops: int = 0
     bytes_read: int = 0
     bytes_written: int = 0

@@ -47,7 +47,7 @@ def _parameters(spec: ModelSpec) -> Iterator[Parameter]:
     if spec.embedding_norm:
         yield from _norm(spec, "embedding.norm")
     for i in range(spec.layers):
-        yield from _layer(spec, f"layers.{i}")
+        yield from _layer(spec, f"layers.{i}", mixed=spec.experts is not None and i >= spec.experts.dense_layers)
     if spec.final_norm:
         yield from _norm(spec, "final_norm")
     if spec.pooler:
@@ -59,13 +59,40 @@ def _parameters(spec: ModelSpec) -> Iterator[Parameter]:
             yield Parameter("head.weight", (spec.vocabulary, spec.embedding))
 
 
-def _layer(spec: ModelSpec, prefix: str) -> Iterator[Parameter]:
+def _layer(spec: ModelSpec, prefix: str, *, mixed: bool) -> Iterator[Parameter]:
     yield from _norm(spec, f"{prefix}.attention_norm")
     yield from _linear(f"{prefix}.attention.qkv", spec.query_size + 2 * spec.kv_size, spec.hidden, bias=spec.qkv_bias)
+    if spec.query_key_norm:
+        yield Parameter(f"{prefix}.attention.query_norm.weight", (spec.head_size,))
+        yield Parameter(f"{prefix}.attention.key_norm.weight", (spec.head_size,))
     yield from _linear(f"{prefix}.attention.output", spec.hidden, spec.query_size, bias=spec.output_bias)
-    yield from _norm(spec, f"{prefix}.feed_forward_norm")
-    yield from _linear(f"{prefix}.feed_forward.up", spec.feed_forward * (2 if spec.gated else 1), spec.hidden, bias=spec.feed_forward_bias)
-    yield from _linear(f"{prefix}.feed_forward.down", spec.hidden, spec.feed_forward, bias=spec.feed_forward_bias)
+    if spec.layer_norms == 4:
+        yield from _norm(spec, f"{prefix}.attention_output_norm")
+    if spec.layer_norms > 1:
+        yield from _norm(spec, f"{prefix}.feed_forward_norm")
+    if mixed:
+        yield from _experts(spec, f"{prefix}.feed_forward")
+    else:
+        up = spec.feed_forward * (2 if spec.gated else 1)
+        yield from _linear(f"{prefix}.feed_forward.up", up, spec.hidden, bias=spec.feed_forward_bias)
+        yield from _linear(f"{prefix}.feed_forward.down", spec.hidden, spec.feed_forward, bias=spec.feed_forward_bias)
+    if spec.layer_norms == 4:
+        yield from _norm(spec, f"{prefix}.feed_forward_output_norm")
+
+
+def _experts(spec: ModelSpec, prefix: str) -> Iterator[Parameter]:
+    """One matrix of all experts, stacked, as (experts, outputs, inputs)."""
+    experts, halves = spec.experts, 2 if spec.gated else 1
+    assert experts is not None, "only a layer of experts has them"
+    yield Parameter(f"{prefix}.router.weight", (experts.count, spec.hidden))
+    yield Parameter(f"{prefix}.experts.up.weight", (experts.count, halves * experts.feed_forward, spec.hidden))
+    yield Parameter(f"{prefix}.experts.down.weight", (experts.count, spec.hidden, experts.feed_forward))
+    if spec.feed_forward_bias:
+        yield Parameter(f"{prefix}.experts.up.bias", (experts.count, halves * experts.feed_forward))
+        yield Parameter(f"{prefix}.experts.down.bias", (experts.count, spec.hidden))
+    if experts.shared:
+        yield from _linear(f"{prefix}.shared.up", halves * experts.shared, spec.hidden, bias=False)
+        yield from _linear(f"{prefix}.shared.down", spec.hidden, experts.shared, bias=False)
 
 
 def _linear(name: str, outputs: int, inputs: int, *, bias: bool) -> Iterator[Parameter]:

@@ -11,7 +11,7 @@ from importlib import resources
 from types import MappingProxyType
 from typing import Any
 
-from inferometer.model.config import read_spec
+from inferometer.model.outline import read_outline
 from inferometer.model.spec import ModelSpec
 
 __all__ = ["PRESETS", "Preset", "close_names", "preset"]
@@ -27,8 +27,8 @@ class Preset:
     config: Mapping[str, Any]
 
     def spec(self) -> ModelSpec:
-        """What the model is, through its family's reader."""
-        return read_spec(self.config, self.name)
+        """What the model is, for an estimate: some of them are not run (`ModelSpec.unrun`, or a family that is only outlined)."""
+        return read_outline(self.config, self.name)
 
 
 def preset(name: str) -> Preset | None:

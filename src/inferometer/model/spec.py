@@ -78,12 +78,42 @@ PositionScheme = LearnedPositions | Alibi | Rotary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """A feed-forward block that is a mixture of experts: each token goes through `per_token` of `count`, chosen by a router.
+
+    feed_forward: the inner width of one expert. shared: the inner width of what every token goes through beside, 0 for nothing.
+    dense_layers: so many of the layers have an ordinary block instead, of the model's own `feed_forward`.
+    Raises ValueError where sizes contradict each other.
+    """
+
+    count: int
+    per_token: int
+    feed_forward: int
+    shared: int = 0
+    dense_layers: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.per_token <= self.count:
+            raise ValueError(f"per_token must be from 1 to the {self.count} experts, not {self.per_token}")
+        if self.feed_forward < 1 or self.shared < 0 or self.dense_layers < 0:
+            raise ValueError("the width of an expert is positive, that of shared experts and the dense layers not negative")
+
+    def used(self, tokens: int) -> float:
+        """How many experts so many tokens use, if the router chooses evenly."""
+        return self.count * (1.0 - (1.0 - self.per_token / self.count) ** tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """A transformer's shape and wiring.
 
     Sizes are counts of elements. `feed_forward` is the inner width of the feed-forward block (one of the two halves if `gated`).
     `embedding` is the width of the token table; where it differs from `hidden`, projections without bias lead in and out.
     `context_limit` is the largest number of tokens a sequence may have, None if the scheme sets none.
+    `sliding_window` is how many tokens most layers look back at, `unwindowed_layers` how many of them look at all.
+    `experts`, `query_key_norm` (a norm of every query and key head) and `layer_norms` other than 2 (one for a block whose two halves
+    run side by side, four for one that also normalises what they add) are known to estimates and not run: see `unrun`. An `outline` says
+    what a model costs and not all of what it computes.
     `attention_scale` multiplies query-key products; with `scale_by_inverse_layer`, layer i (from 0) also divides by i + 1.
     Raises ValueError at construction where sizes contradict each other.
     """
@@ -119,6 +149,11 @@ class ModelSpec:
     token_types: int = 0
     pooler: bool = False
     sliding_window: int | None = None
+    unwindowed_layers: int = 0
+    experts: Experts | None = None
+    query_key_norm: bool = False
+    layer_norms: Literal[1, 2, 4] = 2
+    outline: bool = False
 
     def __post_init__(self) -> None:
         sizes = ("layers", "hidden", "heads", "kv_heads", "head_size", "feed_forward", "vocabulary", "embedding")
@@ -134,6 +169,27 @@ class ModelSpec:
             raise ValueError(f"context_limit must be positive, not {self.context_limit}")
         if self.norm_epsilon < 0:
             raise ValueError(f"norm_epsilon must not be negative, not {self.norm_epsilon}")
+
+        if self.experts is not None and self.experts.dense_layers > self.layers:
+            raise ValueError(f"dense_layers ({self.experts.dense_layers}) must be at most layers ({self.layers})")
+        if not 0 <= self.unwindowed_layers <= self.layers:
+            raise ValueError(f"unwindowed_layers must be from 0 to {self.layers}, not {self.unwindowed_layers}")
+
+    @property
+    def unrun(self) -> str | None:
+        """What the model has that no engine of this product runs, None if nothing."""
+        if self.experts is not None:
+            return "mixtures of experts"
+        if self.query_key_norm:
+            return "norms of queries and keys"
+        if self.layer_norms != 2:
+            return f"layers of {self.layer_norms} norms"
+        return f"all of what {self.family} computes" if self.outline else None
+
+    @property
+    def windowed_layers(self) -> int:
+        """Layers that look back at `sliding_window` tokens."""
+        return 0 if self.sliding_window is None else self.layers - self.unwindowed_layers
 
     @property
     def query_size(self) -> int:

@@ -27,6 +27,14 @@ class Share:
         """Tokens of each sequence once the step has run."""
         return self.before + self.queries
 
+    def within(self, window: int, *, causal: Literal["full", "half"]) -> int:
+        """Query-key pairs of one sequence whose queries look back at `window` tokens, their own included."""
+        if causal == "full":
+            return self.queries * min(self.context, window + self.queries - 1)
+        # Queries whose keys are fewer than the window see all of them: before + 1, before + 2, ...
+        growing = max(0, min(self.queries, window - self.before))
+        return growing * self.before + growing * (growing + 1) // 2 + (self.queries - growing) * window
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
@@ -67,6 +75,10 @@ class Step:
         """Tokens of all contexts before the step, whose keys and values it reads."""
         return sum(share.count * share.before for share in self.shares)
 
+    def remembered(self, window: int) -> int:
+        """Tokens of all contexts before the step that layers with such a window still look at."""
+        return sum(share.count * min(share.before, window) for share in self.shares)
+
     @property
     def logit_rows(self) -> int:
         """Rows of logits that the step yields."""
@@ -81,12 +93,14 @@ class Step:
             end = max(end, stop)
         return covered
 
-    def attended(self, *, causal: Literal["full", "half"]) -> int:
-        """Query-key pairs over all sequences, for one head.
+    def attended(self, *, causal: Literal["full", "half"], window: int | None = None) -> int:
+        """Query-key pairs over all sequences, for one head. window: so many keys at most for each query.
 
         "half" counts a key only for the queries that may see it (the exact triangle); "full" counts every key of the context for
         every query, as torch's FLOP counter does.
         """
+        if window is not None:
+            return sum(share.count * share.within(window, causal=causal) for share in self.shares)
         if causal == "full":
             return sum(share.count * share.queries * share.context for share in self.shares)
         return sum(share.count * (share.queries * share.before + share.queries * (share.queries + 1) // 2) for share in self.shares)

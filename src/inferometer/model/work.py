@@ -9,17 +9,20 @@ head by vocabulary; norms, positions and what is added to the hidden states are 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Literal
 
 from inferometer.model.formats import Formats, check_shards, local_kv_heads
 from inferometer.model.ops import Op
-from inferometer.model.spec import Activation, LearnedPositions, ModelSpec, Rotary
+from inferometer.model.spec import Activation, Experts, LearnedPositions, ModelSpec, Rotary
 from inferometer.model.step import Step
 
 Causal = Literal["full", "half"]
 
 TOKEN_ID_BYTES = 8
 LOSS_BYTES = 4
+WINDOWED = "windowed_"
+"""What the names of attention's ops begin with in layers that look back at a window of tokens."""
 
 # Vector operations an element, an exponential, a square root or a division counting as one. They decide nothing where memory binds.
 _NORM_FLOPS = {"layer": 7, "rms": 4}
@@ -69,8 +72,7 @@ class _Builder:
         self.kv = local_kv_heads(spec, formats.shards) * spec.head_size
         self.inner = spec.feed_forward // formats.shards
         self.vocabulary = -(-spec.vocabulary // formats.shards)
-        self.pairs = step.attended(causal=causal)
-        self.all_pairs = step.attended(causal="full")
+        self.causal = causal
 
     def embedding(self) -> Iterator[Op]:
         spec, tokens = self.spec, self.tokens
@@ -89,11 +91,13 @@ class _Builder:
             yield self._norm("embedding_norm", count=1)
 
     def layer(self) -> Iterator[Op]:
-        """One layer's ops, each `count` = layers times: the layers of a transformer differ in nothing that costs."""
+        """One layer's ops, each `count` = as often as layers have it."""
         spec, tokens, layers = self.spec, self.tokens, self.spec.layers
         qkv = self.query + 2 * self.kv
         yield self._norm("attention_norm", count=layers)
         yield self._gemm("qkv", tokens, qkv, spec.hidden, biases=qkv if spec.qkv_bias else 0, count=layers)
+        if spec.query_key_norm:
+            yield self._head_norm()
         if isinstance(spec.positions, Rotary):
             yield self._elementwise("rotary", "rotary", self.query + self.kv, flops=_ROTARY_FLOPS, reads=1)
         if self.step.cached:
@@ -102,16 +106,67 @@ class _Builder:
         biases = spec.hidden if spec.output_bias else 0
         yield self._gemm("attention_output", tokens, spec.hidden, self.query, biases=biases, count=layers)
         yield from self._all_reduce("attention_all_reduce", spec.hidden, count=layers)
+        if spec.layer_norms == 4:
+            yield self._norm("attention_output_norm", count=layers)
         yield self._elementwise("residual", "attention_residual", spec.hidden, flops=1, reads=2)
-        yield self._norm("feed_forward_norm", count=layers)
-        up = self.inner * (2 if spec.gated else 1)
-        yield self._gemm("feed_forward_up", tokens, up, spec.hidden, biases=up if spec.feed_forward_bias else 0, count=layers)
-        flops = _ACTIVATION_FLOPS[spec.activation] + (1 if spec.gated else 0)
-        yield self._elementwise("activation", "activation", self.inner, flops=flops, reads=2 if spec.gated else 1)
-        biases = spec.hidden if spec.feed_forward_bias else 0
-        yield self._gemm("feed_forward_down", tokens, spec.hidden, self.inner, biases=biases, count=layers)
+        if spec.layer_norms > 1:
+            yield self._norm("feed_forward_norm", count=layers)
+        dense = layers if spec.experts is None else spec.experts.dense_layers
+        if dense:
+            yield from self._feed_forward("feed_forward", self.inner, count=dense)
+        if spec.experts is not None and dense < layers:
+            yield from self._experts(spec.experts, count=layers - dense)
         yield from self._all_reduce("feed_forward_all_reduce", spec.hidden, count=layers)
+        if spec.layer_norms == 4:
+            yield self._norm("feed_forward_output_norm", count=layers)
         yield self._elementwise("residual", "feed_forward_residual", spec.hidden, flops=1, reads=2)
+
+    def _feed_forward(self, name: str, inner: int, *, count: int) -> Iterator[Op]:
+        spec, tokens, bias = self.spec, self.tokens, self.spec.feed_forward_bias
+        up = inner * (2 if spec.gated else 1)
+        yield self._gemm(f"{name}_up", tokens, up, spec.hidden, biases=up if bias else 0, count=count)
+        yield self._activation("activation" if name == "feed_forward" else f"{name}_activation", inner, tokens, count=count)
+        yield self._gemm(f"{name}_down", tokens, spec.hidden, inner, biases=spec.hidden if bias else 0, count=count)
+
+    def _experts(self, experts: Experts, *, count: int) -> Iterator[Op]:
+        """The router, the experts that the tokens choose (evenly, on average) and what all tokens share."""
+        spec, tokens = self.spec, self.tokens
+        inner = experts.feed_forward // self.formats.shards
+        up = inner * (2 if spec.gated else 1)
+        used = max(1, round(experts.used(tokens)))
+        yield self._gemm("router", tokens, experts.count, spec.hidden, biases=0, count=count, native=True)
+        yield self._gemm_of_experts("experts_up", up, spec.hidden, used, experts, count=count)
+        yield self._activation("experts_activation", inner, tokens * experts.per_token, count=count)
+        yield self._gemm_of_experts("experts_down", spec.hidden, inner, used, experts, count=count)
+        if experts.shared:
+            yield from self._feed_forward("shared", experts.shared // self.formats.shards, count=count)
+
+    def _gemm_of_experts(self, name: str, n: int, k: int, used: int, experts: Experts, *, count: int) -> Op:
+        rows = self.tokens * experts.per_token
+        one = self._gemm(name, -(-rows // used), n, k, biases=n if self.spec.feed_forward_bias else 0, count=count)
+        return replace(
+            one,
+            groups=used,
+            flops=2 * rows * n * k,
+            bytes_read=used * one.bytes_read,
+            weight_bytes=used * one.weight_bytes,
+            activation_bytes=rows * (n + k) * self.item,
+        )
+
+    def _activation(self, name: str, inner: int, rows: int, *, count: int) -> Op:
+        spec = self.spec
+        flops = _ACTIVATION_FLOPS[spec.activation] + (1 if spec.gated else 0)
+        reads = 2 if spec.gated else 1
+        return Op(
+            kind="activation",
+            name=name,
+            shape=(rows, inner),
+            unit="vector",
+            dtype=self.formats.dtype,
+            count=count,
+            flops=flops * rows * inner,
+            activation_bytes=(reads + 1) * rows * inner * self.item,
+        )
 
     def head(self) -> Iterator[Op]:
         spec, rows = self.spec, self.step.logit_rows
@@ -154,26 +209,49 @@ class _Builder:
 
     def _attention(self) -> Iterator[Op]:
         """Scores, softmax, values. Keys and values of earlier tokens come from the cache; this step's own are activations."""
-        layers, size = self.spec.layers, self.spec.head_size
-        held = self.step.context_tokens * self.kv * self.formats.kv_item_bytes
+        window, windowed = self.spec.sliding_window, self.spec.windowed_layers
+        if windowed < self.spec.layers:
+            yield from self._attention_ops("", self.step.context_tokens, None, count=self.spec.layers - windowed)
+        if window is not None and windowed:
+            yield from self._attention_ops(WINDOWED, self.step.remembered(window), window, count=windowed)
+
+    def _attention_ops(self, prefix: str, context_tokens: int, window: int | None, *, count: int) -> Iterator[Op]:
+        size = self.spec.head_size
+        pairs, all_pairs = (self.step.attended(causal=causal, window=window) for causal in (self.causal, "full"))
+        held = context_tokens * self.kv * self.formats.kv_item_bytes
         own = self.tokens * self.kv * self.item
         heads = self.tokens * self.query * self.item
-        scores = self.all_pairs * self.heads * self.item
-        product = 2 * self.pairs * self.query
+        scores = all_pairs * self.heads * self.item
+        product = 2 * pairs * self.query
         for name, around in (("attention_scores", heads), ("softmax", scores), ("attention_values", heads)):
             soft = name == "softmax"
             yield Op(
                 kind="attention",
-                name=name,
-                shape=(self.tokens, self.pairs, size),
+                name=prefix + name,
+                shape=(self.tokens, pairs, size),
                 unit="vector" if soft else "tensor",
                 dtype=self.formats.dtype,
-                count=layers,
-                flops=_SOFTMAX_FLOPS * self.pairs * self.heads if soft else product,
+                count=count,
+                flops=_SOFTMAX_FLOPS * pairs * self.heads if soft else product,
                 bytes_read=0 if soft else held,
                 kv_bytes=0 if soft else held,
                 activation_bytes=scores + around + (0 if soft else own),
             )
+
+    def _head_norm(self) -> Op:
+        elements = self.tokens * (self.query + self.kv)
+        return Op(
+            kind="norm",
+            name="query_key_norm",
+            shape=(self.tokens, self.query + self.kv),
+            unit="vector",
+            dtype=self.formats.dtype,
+            count=self.spec.layers,
+            flops=_NORM_FLOPS["rms"] * elements,
+            bytes_read=2 * self.spec.head_size * self.item,
+            weight_bytes=2 * self.spec.head_size * self.item,
+            activation_bytes=2 * elements * self.item,
+        )
 
     def _kv_write(self) -> Op:
         written = 2 * self.tokens * self.kv * self.formats.kv_item_bytes
@@ -235,7 +313,7 @@ class _Builder:
             activation_bytes=2 * elements * self.item,
         )
 
-    def _elementwise(self, kind: Literal["rotary", "activation", "residual"], name: str, width: int, *, flops: int, reads: int) -> Op:
+    def _elementwise(self, kind: Literal["rotary", "residual"], name: str, width: int, *, flops: int, reads: int) -> Op:
         elements = self.tokens * width
         return Op(
             kind=kind,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from inferometer.errors import ModelError
 from inferometer.kernels.head_choice import choose_best
 from inferometer.kernels.log_softmax import log_softmax
 from inferometer.kernels.skinny_choice import Launches, launch_for
@@ -110,11 +111,14 @@ class Transformer(nn.Module):
 
     numerics: how sums are taken; a model of invariant numerics is packed (`pack`) before it runs.
 
-    Memory is taken at construction on `device` in `dtype`; raises torch.OutOfMemoryError where there is too little.
+    Memory is taken at construction on `device` in `dtype`; raises torch.OutOfMemoryError where there is too little, ModelError for a
+    spec that is only estimated.
     """
 
     def __init__(self, spec: ModelSpec, device: torch.device, dtype: torch.dtype, numerics: Numerics = Numerics.FASTEST) -> None:
         super().__init__()
+        if spec.unrun is not None:
+            raise ModelError(f"{spec.name} is estimated only: {spec.unrun} cannot be run; use a model of another family")
         self.spec = spec
         self.numerics = numerics
         self._ready = numerics is Numerics.FASTEST

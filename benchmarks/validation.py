@@ -1,0 +1,185 @@
+"""Recomputes what the estimator is held to.
+
+python benchmarks/validation.py            our own runs among the measured rows, the table of errors, and benchmarks/VALIDATION.md
+python benchmarks/validation.py --check    exits 1 and names the files that are stale
+python benchmarks/validation.py --refit [REGIME ...]    fits the constants of every fold of these regimes (of all, if none is named)
+                                           anew first, which takes minutes; then as without it
+python benchmarks/validation.py --suggest REGIME ...    prints the constants that all rows of these regimes that may be fitted give, for
+                                           stacks.toml: own-h100 is for the native stack, once the engine was measured anew
+
+Our own rows are read from benchmarks/results/*.jsonl, of GPUs that the catalogue has. A calibration beside a file of records, as
+NAME.calibration.json (one device's object of the file in the cache's calibration folder), goes with its rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from inferometer.bench.journal import read_records
+from inferometer.bench.record import Record
+from inferometer.estimate.crossfit import FITS, fit, fits_toml, group, load_fits, parts
+from inferometer.estimate.deviation import ERRORS, deviations_toml
+from inferometer.estimate.explanation import explain
+from inferometer.estimate.measured.load import load_regimes, load_rows
+from inferometer.estimate.operations import series
+from inferometer.estimate.validation import validate
+from inferometer.report.validation import document
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+MEASURED = Path(str(files("inferometer.estimate.measured")))
+PAGE = ROOT / "benchmarks" / "VALIDATION.md"
+GIB = 1 << 30
+
+STACKS = {"native": ("native", "own-h100", "own-memory"), "hf": ("hf-eager", "own-hf-h100", "own-hf-memory")}
+HEAD = """\
+# This product's own runs, the median of each case's. Rows change with the engine, so they inform and gate nothing; rows of an older
+# revision than the newest are shown and not counted. Written by `python benchmarks/validation.py` from benchmarks/results.
+source = "benchmarks/results"
+"""
+
+
+def own_rows(folder: Path) -> str:
+    """rows/own.toml: a table for the figures that have all but a few columns in common."""
+    kept = [(file.stem, record) for file in sorted(folder.glob("*.jsonl")) for record in read_records(file)]
+    kept = [(stem, record) for stem, record in kept if record.status == "ok" and record.device == "h100-sxm" and record.admission is None]
+    newest = max((record.started_at[:10] for _, record in kept), default="")
+    tables: dict[str, list[str]] = {}
+    for stem, record in kept:
+        for regime, mode, figure in figures(record):
+            head = heading(stem, record, regime, counted=record.started_at[:10] == newest)
+            new = {"generate": record.decode_length, "decode": record.steps}.get(mode) or 0
+            columns = (record.case_id, record.model, record.dtype, mode, record.batch_size, record.sequence_length, new, figure)
+            tables.setdefault(head, []).append(f"    {json.dumps(columns)},\n")
+    return "\n".join([HEAD, *(f"{head}rows = [\n{''.join(rows)}]\n" for head, rows in tables.items())])
+
+
+def figures(record: Record) -> Iterator[tuple[str, str, float]]:
+    """(regime, mode, value) of what a record measured."""
+    _, times, memory = STACKS[record.backend]
+    for mode, summary in (("forward", record.forward_ms), ("prefill", record.prefill_ms), ("decode", record.decode_token_ms)):
+        if summary is not None:
+            yield times, mode, round(summary.p50, 4)
+    if record.peak_memory_bytes.allocated is not None:
+        yield memory, "forward" if record.forward_only else "generate", round(record.peak_memory_bytes.allocated / GIB, 5)
+
+
+def heading(stem: str, record: Record, regime: str, *, counted: bool) -> str:
+    """A table's own values: what all its rows share."""
+    fields: dict[str, Any] = {
+        "regime": regime,
+        "id": stem + "-{model}-{dtype}-b{batch}-{prompt_tokens}+{new_tokens}-{mode}",
+        "date": record.started_at[:10],
+        "revision": f"{record.stack_version}, {record.started_at[:10]}",
+        "stack": STACKS[record.backend][0],
+        "device": record.device,
+        "quantity": load_regimes()[regime].quantity,
+    }
+    if record.quantize:
+        fields["quantize"] = record.quantize
+    if record.gpus > 1:
+        fields |= {"gpus": record.gpus, "parallel": "tensor", "link": record.link or "nvlink"}
+    if record.loss:
+        fields["loss"] = True
+    if (RESULTS / f"{stem}.calibration.json").is_file():
+        fields["calibration"] = stem
+    if not counted:
+        fields["counted"] = False
+    fields["columns"] = ["place", "model", "dtype", "mode", "batch", "prompt_tokens", "new_tokens", "value"]
+    return "[[table]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in fields.items())
+
+
+def refit(chosen: Sequence[str]) -> str:
+    """fits.toml: the constants of every fold, anew for the chosen regimes; the others keep theirs."""
+    from inferometer.estimate.fitted import fitted
+    from inferometer.estimate.predict import predict
+
+    found: dict[str, Mapping[str, Mapping[str, Mapping[str, float]]]] = {}
+    for name, regime in load_regimes().items():
+        ranges = fitted(name)
+        if name not in chosen:
+            found |= {name: load_fits()[name]} if name in load_fits() else {}
+            continue
+        mine: dict[str, dict[str, Mapping[str, float]]] = {}
+        for part in parts(regime, load_rows(name)) if ranges else ():
+            print(f"{name}: {part.fold}: {part.group}: {len(part.rows)} rows", file=sys.stderr)
+            mine.setdefault(part.fold, {})[part.group] = fit(part.rows, ranges, predict)
+        found |= {name: mine} if mine else {}
+    return fits_toml(found)
+
+
+def suggest(chosen: Sequence[str]) -> None:
+    """Prints each group's constants: of the fitted rows where a split names them, else of all that count."""
+    from inferometer.estimate.fitted import fitted
+    from inferometer.estimate.predict import predict
+
+    for name in chosen:
+        allowed = load_regimes()[name].split.fitted
+        rows = [row for row in load_rows(name) if row.counted and (row.id in allowed or not allowed)]
+        for kind in dict.fromkeys(map(group, rows)):
+            found = fit([row for row in rows if group(row) == kind], fitted(name), predict)
+            print(f"# {name}: {kind}", *(f"{constant} = {value!r}" for constant, value in found.items()), sep="\n")
+
+
+def main() -> int:
+    """Writes the files, or with --check says which differ from what the code and the rows give."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--refit", nargs="*", metavar="REGIME")
+    parser.add_argument("--suggest", nargs="+", metavar="REGIME")
+    chosen = parser.parse_args()
+    if chosen.check and chosen.refit is not None:
+        parser.error("--refit writes what --check only compares")
+    unknown = sorted({*(chosen.refit or ()), *(chosen.suggest or ())} - set(load_regimes()))
+    if unknown:
+        parser.error(f"there is no regime {unknown[0]}")
+    if chosen.suggest:
+        suggest(chosen.suggest)
+        return 0
+    stale = _settle({MEASURED / "rows" / "own.toml": own_rows(RESULTS), **_calibrations()}, check=chosen.check)
+    if not chosen.check:
+        _forget()
+    if chosen.refit is not None:
+        _settle({MEASURED / FITS: refit(chosen.refit or list(load_regimes()))}, check=False)
+        _forget()
+    reports = validate()
+    errors = {report.regime.name: error for report in reports if (error := report.deviation()) is not None}
+    stale += _settle(
+        {MEASURED / ERRORS: deviations_toml(errors), PAGE: document(reports, operations=series(), explained=explain(reports))},
+        check=chosen.check,
+    )
+    for path in stale:
+        print(f"{path.relative_to(ROOT)} is stale: run python benchmarks/validation.py", file=sys.stderr)
+    return 1 if stale else 0
+
+
+def _calibrations() -> dict[Path, str]:
+    folder = MEASURED / "calibrations"
+    return {folder / f"{p.name.removesuffix('.calibration.json')}.json": p.read_text("utf-8") for p in RESULTS.glob("*.calibration.json")}
+
+
+def _settle(wanted: dict[Path, str], *, check: bool) -> list[Path]:
+    """The files that differ, when checking; else none, and they are written."""
+    stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text("utf-8") != text]
+    for path in stale if not check else ():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(wanted[path], "utf-8")
+    return stale if check else []
+
+
+def _forget() -> None:
+    """What was read from files that are new now is read again."""
+    from inferometer.estimate.measured import load
+
+    load._rows.cache_clear()
+    load_fits.cache_clear()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""What sending between devices takes: a floor, a time a hop and the bytes over the bandwidth, by the better algorithm."""
+
+from __future__ import annotations
+
+import math
+
+from inferometer.hardware.device import Topology
+from inferometer.hardware.links import Link
+
+# Of a link's wire rate, what large collectives carry. NVSwitch: 222 of 300 GB/s on 8 A100s, 349 of 450 on 4 H100s (NCCL 2.27.3,
+# aiconfigurator's a100_sxm and h100_sxm tables). Through the host over PCIe 4: 14.3 of 31.5 GB/s on 8 RTX A5000s (TorchCAP's profile).
+_SHARE: dict[Topology, float] = {"switch": 0.75, "mesh": 0.7, "bridge": 0.75, "host": 0.45}
+# NCCL's floor and a hop of its rings: 10 us for 2 and 22 us for 8 A100s over NVLink, 43 us for 8 A5000s over PCIe.
+_RING_FLOOR_S = 8e-6
+_HOP_S: dict[Topology, float] = {"switch": 1.0e-6, "mesh": 1.0e-6, "bridge": 1.0e-6, "host": 2.5e-6}
+# Engines of their own kernels let every device read all others' data at once: 4.5 to 5.7 us in a recorded graph (vLLM 0.14.0 and 0.24.0,
+# TensorRT-LLM 1.2.0, same tables), for messages that are small.
+_ONE_SHOT_FLOOR_S = 4.5e-6
+# Reading from many devices at once carries half of what a ring does.
+_ONE_SHOT_SHARE = 0.5
+
+
+def all_reduce_s(payload_bytes: float, devices: int, link: Link, *, one_shot: bool) -> float:
+    """Seconds for the sum of `payload_bytes` over `devices`. one_shot: the stack has kernels for small messages."""
+    bandwidth = link.bandwidth_bytes_s * _SHARE[link.topology]
+    hop = _HOP_S[link.topology]
+    ring = _RING_FLOOR_S + 2 * (devices - 1) * hop + 2 * (devices - 1) / devices * payload_bytes / bandwidth
+    if not one_shot or link.topology == "host":
+        return ring
+    # From more devices at once, each read gets a smaller part of what the links carry together.
+    one_shot_s = _ONE_SHOT_FLOOR_S + math.sqrt(devices - 1) * payload_bytes / (bandwidth * _ONE_SHOT_SHARE)
+    return min(ring, one_shot_s)
+
+
+def gather_s(sent_bytes: float, devices: int, link: Link) -> float:
+    """Seconds for an all-gather in which each device sends `sent_bytes` in all."""
+    return _RING_FLOOR_S + (devices - 1) * _HOP_S[link.topology] + sent_bytes / (link.bandwidth_bytes_s * _SHARE[link.topology])
+
+
+def transfer_s(sent_bytes: float, link: Link) -> float:
+    """Seconds for one device to send `sent_bytes` to the next."""
+    return _RING_FLOOR_S + _HOP_S[link.topology] + sent_bytes / (link.bandwidth_bytes_s * _SHARE[link.topology])

@@ -1,0 +1,84 @@
+"""Between which values a measurement is expected, from how predictions of the same kind did on rows that were not fitted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from inferometer.errors import UserError
+from inferometer.estimate.deviation import load_deviations
+from inferometer.estimate.limits import LimitsBasis
+from inferometer.estimate.measured import load_rows
+from inferometer.estimate.request import Request
+
+# Which regime's held-out rows tell how far a stack's times are off; the others have none of their own.
+_TIMES = {
+    "torch-eager-forward": "001-runtime-1gpu",
+    "tgi": "002",
+    "eet": "003",
+    "hf-eager": "004",
+    "deepspeed": "004",
+    "flexgen": "000-latency",
+    "fastertransformer": "fastertransformer",
+    "vllm": "mlenergy-itl",
+    "native": "own-h100",
+}
+_ENERGY = "mlenergy"
+# Factors where no regime tells: on measured limits what is left is the stack's overhead; a datasheet adds what the shapes of its products
+# do; an assumed processor may be another.
+_UNKNOWN: Mapping[LimitsBasis, tuple[float, float]] = {"calibrated": (0.75, 1.4), "datasheet": (0.65, 1.6), "assumed": (0.3, 4.0)}
+# Rows further off than this on average are of something else than what is predicted, as those of an engine that has changed since.
+_OUTDATED = 0.25
+# A card that the regime has no rows of: NeuSight and BLIS are two to three times as far off on cards that they have not seen.
+_UNSEEN = 2.0
+# Allocators round and keep fragments; tensors are counted one by one.
+MEMORY_FACTORS = (0.97, 1.06)
+_POWER_FACTORS = (0.7, 1.35)
+
+
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """low, high: what measured over predicted is expected to lie between. source: what says so."""
+
+    low: float
+    high: float
+    source: str
+
+
+def time_factors(request: Request, basis: LimitsBasis) -> Factors:
+    """For times of this request."""
+    regime = (
+        "001-runtime-8gpu" if request.layout.parallel == "mlp-tensor" and request.layout.devices > 1 else _TIMES.get(request.stack.name)
+    )
+    found = _held_out(regime, request.device.slug) if regime is not None and basis != "assumed" else None
+    if found is not None:
+        return found
+    low, high = _UNKNOWN[basis]
+    return Factors(low, high, f"judged, no held-out rows of {request.stack.name} telling")
+
+
+def energy_factors(request: Request, basis: LimitsBasis) -> Factors:
+    """For joules of this request: the times' factors, and those of power where no energy was measured with the stack."""
+    if request.stack.name == "vllm":
+        found = _held_out(_ENERGY, request.device.slug)
+        if found is not None:
+            return found
+    times = time_factors(request, basis)
+    return Factors(times.low * _POWER_FACTORS[0], times.high * _POWER_FACTORS[1], f"{times.source}; power judged")
+
+
+@cache
+def _held_out(regime: str, slug: str) -> Factors | None:
+    deviation = load_deviations().get(regime)
+    if deviation is None or deviation.mean > _OUTDATED:
+        return None
+    try:
+        devices = {row.device for row in load_rows(regime)}
+    except UserError:
+        return None
+    # A measurement may always lie on either side of a prediction, though all that are known lie on one.
+    low, high = min(deviation.low, 1 / (1 + deviation.mean)), max(deviation.high, 1 + deviation.mean)
+    if slug in devices:
+        return Factors(low, high, f"{deviation.rows} held-out rows of regime {regime}")
+    return Factors(low**_UNSEEN, high**_UNSEEN, f"{deviation.rows} held-out rows of regime {regime}, all of other cards: squared")

@@ -1,0 +1,259 @@
+"""Specs of architectures that are estimated and not run: what of their config.json decides time, memory and energy.
+
+`read_outline` reads every configuration that `model.config.read_spec` reads, exactly so, and these besides. What changes results but
+not costs (soft caps, scalings, partial rotation) is not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from inferometer.errors import ModelError
+from inferometer.model.config import read_spec
+from inferometer.model.families import FAMILIES
+from inferometer.model.families.options import Options, shown
+from inferometer.model.spec import Experts, LearnedPositions, ModelSpec, Rotary
+
+__all__ = ["OUTLINED", "read_outline"]
+
+_THETA = 10_000.0
+
+
+def read_outline(config: Mapping[str, Any], name: str) -> ModelSpec:
+    """The spec for an estimate. Raises ModelError, one line, for an unknown architecture or a malformed value."""
+    if isinstance(config, Mapping) and isinstance(config.get("model_type"), str):
+        read = OUTLINED.get(config["model_type"])
+        if read is not None:
+            return read(Options(config, name))
+    run = {kind for family in FAMILIES for kind in family.model_types}
+    if isinstance(config, Mapping) and config.get("model_type") is not None and str(config.get("model_type")) not in run:
+        known = ", ".join((*sorted(run), *OUTLINED))
+        raise ModelError(f"{name}: model_type {shown(config['model_type'])} is not known; the types are {known}")
+    return read_spec(config, name)
+
+
+def _llama_like(options: Options, *, family: str, experts: Experts | None = None, **changes: Any) -> ModelSpec:
+    """Gated, RMS norms, rotary positions: what most of these are, but for `changes`."""
+    hidden, heads = options.size("hidden_size", 4096), options.size("num_attention_heads", 32)
+    layers = options.layers("num_hidden_layers", 32)
+    head_size = options.optional_size("head_dim") or options.head_size(hidden, heads, "num_attention_heads")
+    window, unwindowed = _windows(options, layers)
+    fields: dict[str, Any] = {
+        "layers": layers,
+        "hidden": hidden,
+        "heads": heads,
+        "kv_heads": options.optional_size("num_key_value_heads") or heads,
+        "head_size": head_size,
+        "feed_forward": options.size("intermediate_size", 11_008),
+        "vocabulary": options.size("vocab_size", 32_000),
+        "positions": Rotary(options.number("rope_theta", _THETA) if options.raw("rope_theta") is not None else _THETA),
+        "norm": "rms",
+        "norm_epsilon": 1e-6,
+        "activation": "silu",
+        "context_limit": options.optional_size("max_position_embeddings"),
+        "embedding": hidden,
+        "attention_scale": head_size**-0.5,
+        "gated": True,
+        "qkv_bias": options.flag("attention_bias", False),
+        "output_bias": False,
+        "feed_forward_bias": False,
+        "tied_head": options.flag("tie_word_embeddings", False),
+        "sliding_window": window,
+        "unwindowed_layers": unwindowed,
+        "experts": experts,
+    }
+    return options.spec(family=family, outline=True, **(fields | changes))
+
+
+def _windows(options: Options, layers: int) -> tuple[int | None, int]:
+    """The window and how many layers look at everything."""
+    window = options.optional_size("sliding_window")
+    if window is None or options.raw("use_sliding_window") is False:
+        return None, 0
+    kinds = options.raw("layer_types")
+    if kinds is not None:
+        if not isinstance(kinds, list) or len(kinds) != layers:
+            raise options.malformed("layer_types", f"a list with one entry for each of {layers} layers")
+        full = sum(kind == "full_attention" for kind in kinds)
+    else:
+        every = options.optional_size("sliding_window_pattern") or options.optional_size("_sliding_window_pattern")
+        full = layers // every if every else 0
+    return (window, full) if full < layers else (None, 0)
+
+
+def _dense_layers(options: Options, layers: int, every: int) -> int:
+    """How many layers have an ordinary block: those named, and with a step above 1 those between."""
+    named = options.raw("mlp_only_layers") or []
+    if not isinstance(named, list):
+        raise options.malformed("mlp_only_layers", "a list of layers")
+    return min(layers, max(len(named), layers - layers // every))
+
+
+def _mixtral(options: Options) -> ModelSpec:
+    experts = _experts(
+        options, options.size("num_local_experts", 8), options.size("num_experts_per_tok", 2), options.size("intermediate_size", 14_336)
+    )
+    return _llama_like(options, family="mixtral", experts=experts)
+
+
+def _qwen3(options: Options) -> ModelSpec:
+    return _llama_like(options, family="qwen3", query_key_norm=True)
+
+
+def _qwen_moe(options: Options) -> ModelSpec:
+    third = options.raw("model_type") == "qwen3_moe"
+    every = options.size("decoder_sparse_step", 1)
+    experts = _experts(
+        options,
+        options.size("num_experts", 128 if third else 60),
+        options.size("num_experts_per_tok", 8 if third else 4),
+        options.size("moe_intermediate_size", 768 if third else 1408),
+        shared=0 if third else options.size("shared_expert_intermediate_size", 5632),
+        dense_layers=_dense_layers(options, options.layers("num_hidden_layers", 24), every),
+    )
+    return _llama_like(options, family=str(options.raw("model_type")), experts=experts, query_key_norm=third, qkv_bias=not third)
+
+
+def _gpt_oss(options: Options) -> ModelSpec:
+    experts = _experts(
+        options, options.size("num_local_experts", 128), options.size("num_experts_per_tok", 4), options.size("intermediate_size", 2880)
+    )
+    return _llama_like(options, family="gpt_oss", experts=experts, qkv_bias=True, output_bias=True, feed_forward_bias=True)
+
+
+def _gemma(options: Options) -> ModelSpec:
+    kind = str(options.raw("model_type"))
+    third = kind.startswith("gemma3")
+    if options.raw("text_config") is not None:
+        text = options.raw("text_config")
+        if not isinstance(text, Mapping):
+            raise options.malformed("text_config", "an object")
+        return _gemma(Options({"vocab_size": 262_208, **text, "model_type": "gemma3_text"}, options.name))
+    changes: dict[str, Any] = {"layer_norms": 2 if kind == "gemma" else 4, "query_key_norm": third, "activation": "gelu_tanh"}
+    changes["head_size"] = options.optional_size("head_dim") or 256
+    changes["attention_scale"] = changes["head_size"] ** -0.5
+    changes["tied_head"] = options.flag("tie_word_embeddings", True)
+    changes["vocabulary"] = options.size("vocab_size", 262_208 if third else 256_000)
+    if kind == "gemma2" and options.raw("layer_types") is None and options.raw("sliding_window", 4096):
+        layers = options.layers("num_hidden_layers", 26)
+        changes |= {"sliding_window": options.size("sliding_window", 4096), "unwindowed_layers": layers // 2}
+    if third and options.raw("layer_types") is None and options.raw("sliding_window", 4096):
+        layers = options.layers("num_hidden_layers", 26)
+        every = options.optional_size("sliding_window_pattern") or options.optional_size("_sliding_window_pattern") or 6
+        changes |= {"sliding_window": options.size("sliding_window", 4096), "unwindowed_layers": layers // every}
+    return _llama_like(options, family=kind, **changes)
+
+
+def _experts(options: Options, count: int, per_token: int, width: int, *, shared: int = 0, dense_layers: int = 0) -> Experts:
+    try:
+        return Experts(count=count, per_token=per_token, feed_forward=width, shared=shared, dense_layers=dense_layers)
+    except ValueError as error:
+        raise options.error(str(error)) from None
+
+
+def _plain(options: Options, *, family: str, hidden: int, heads: int, layers: int, inner: int, **changes: Any) -> ModelSpec:
+    """Layer norms and an ungated block, with rotary positions: GPT-NeoX, GPT-J, Falcon, Phi."""
+    fields: dict[str, Any] = {
+        "layers": layers,
+        "hidden": hidden,
+        "heads": heads,
+        "kv_heads": heads,
+        "head_size": options.head_size(hidden, heads, "num_attention_heads"),
+        "feed_forward": inner,
+        "vocabulary": options.size("vocab_size", 50_400),
+        "positions": Rotary(_THETA),
+        "norm": "layer",
+        "norm_epsilon": 1e-5,
+        "activation": "gelu",
+        "context_limit": options.optional_size("max_position_embeddings", options.optional_size("n_positions", 2048)),
+        "embedding": hidden,
+        "attention_scale": (hidden // heads) ** -0.5,
+        "tied_head": options.flag("tie_word_embeddings", False),
+    }
+    return options.spec(family=family, outline=True, **(fields | changes))
+
+
+def _gpt_neox(options: Options) -> ModelSpec:
+    hidden = options.size("hidden_size", 6144)
+    inner = options.size("intermediate_size", 24_576)
+    heads, layers = options.size("num_attention_heads", 64), options.layers("num_hidden_layers", 44)
+    return _plain(options, family="gpt_neox", hidden=hidden, heads=heads, layers=layers, inner=inner)
+
+
+def _gptj(options: Options) -> ModelSpec:
+    hidden = options.size("n_embd", 4096)
+    inner = options.optional_size("n_inner") or 4 * hidden
+    heads, layers = options.size("n_head", 16), options.layers("n_layer", 28)
+    return _plain(
+        options, family="gptj", hidden=hidden, heads=heads, layers=layers, inner=inner, layer_norms=1, qkv_bias=False, output_bias=False
+    )
+
+
+def _phi(options: Options) -> ModelSpec:
+    hidden = options.size("hidden_size", 2048)
+    inner = options.size("intermediate_size", 8192)
+    heads, layers = options.size("num_attention_heads", 32), options.layers("num_hidden_layers", 24)
+    kv_heads = options.optional_size("num_key_value_heads") or heads
+    return _plain(options, family="phi", hidden=hidden, heads=heads, layers=layers, inner=inner, layer_norms=1, kv_heads=kv_heads)
+
+
+def _falcon(options: Options) -> ModelSpec:
+    hidden, heads = options.size("hidden_size", 4544), options.size("num_attention_heads", 71)
+    layers = options.layers("num_hidden_layers", 32)
+    new = options.flag("new_decoder_architecture", False)
+    kv_heads = (options.optional_size("num_kv_heads") or heads) if new else (1 if options.flag("multi_query", True) else heads)
+    inner = options.optional_size("ffn_hidden_size") or 4 * hidden
+    bias = options.flag("bias", False)
+    return _plain(
+        options, family="falcon", hidden=hidden, heads=heads, layers=layers, inner=inner, kv_heads=kv_heads, layer_norms=2 if new else 1,
+        qkv_bias=bias, output_bias=bias, feed_forward_bias=bias, tied_head=options.flag("tie_word_embeddings", True),
+        vocabulary=options.size("vocab_size", 65_024),
+    )  # fmt: skip
+
+
+def _phi3(options: Options) -> ModelSpec:
+    return _llama_like(options, family="phi3")
+
+
+def _mpt(options: Options) -> ModelSpec:
+    hidden, heads = options.size("d_model", 2048), options.size("n_heads", 16)
+    layers = options.layers("n_layers", 24)
+    ratio = options.size("expansion_ratio", 4)
+    return _plain(
+        options, family="mpt", hidden=hidden, heads=heads, layers=layers, inner=ratio * hidden, tied_head=True,
+        qkv_bias=False, output_bias=False, feed_forward_bias=False,
+        context_limit=options.optional_size("max_seq_len", 2048), vocabulary=options.size("vocab_size", 50_368),
+    )  # fmt: skip
+
+
+def _gpt_neo(options: Options) -> ModelSpec:
+    hidden = options.size("hidden_size", 2048)
+    positions = options.size("max_position_embeddings", 2048)
+    inner = options.optional_size("intermediate_size") or 4 * hidden
+    heads, layers = options.size("num_heads", 16), options.layers("num_layers", 24)
+    return _plain(
+        options, family="gpt_neo", hidden=hidden, heads=heads, layers=layers, inner=inner, positions=LearnedPositions(positions),
+        context_limit=positions, tied_head=True, qkv_bias=False,
+    )  # fmt: skip
+
+
+OUTLINED: Mapping[str, Callable[[Options], ModelSpec]] = {
+    "mixtral": _mixtral,
+    "qwen2_moe": _qwen_moe,
+    "qwen3": _qwen3,
+    "qwen3_moe": _qwen_moe,
+    "gpt_oss": _gpt_oss,
+    "gemma": _gemma,
+    "gemma2": _gemma,
+    "gemma3": _gemma,
+    "gemma3_text": _gemma,
+    "gpt_neox": _gpt_neox,
+    "gptj": _gptj,
+    "gpt_neo": _gpt_neo,
+    "phi": _phi,
+    "phi3": _phi3,
+    "falcon": _falcon,
+    "mpt": _mpt,
+}
+"""The readers by "model_type"."""

@@ -1,0 +1,42 @@
+"""Collectives: published all-reduces, and the switch between algorithms."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inferometer.estimate.collective import all_reduce_s, gather_s, transfer_s
+from inferometer.hardware.catalogue import find_device
+from inferometer.hardware.links import link_between
+
+A100 = link_between(find_device("a100-sxm-80gb"), 8)
+A5000 = link_between(find_device("rtx-a5000"), 8, "pcie4")
+
+
+def test_a_large_sum_moves_at_the_bus_bandwidth() -> None:
+    payload = 512 << 20
+    assert 2 * 7 / 8 * payload / all_reduce_s(payload, 8, A100, one_shot=False) / 1e9 == pytest.approx(222, rel=0.05)
+    assert 2 * 7 / 8 * payload / all_reduce_s(payload, 8, A5000, one_shot=False) / 1e9 == pytest.approx(14.2, rel=0.05)
+
+
+def test_a_small_sum_takes_the_floor() -> None:
+    assert all_reduce_s(1024, 8, A5000, one_shot=False) * 1e6 == pytest.approx(43, rel=0.1)
+    assert all_reduce_s(1024, 8, A100, one_shot=False) * 1e6 == pytest.approx(22, rel=0.1)
+    assert all_reduce_s(1024, 8, A100, one_shot=True) * 1e6 < 6
+
+
+def test_kernels_for_small_sums_need_a_link_between_devices() -> None:
+    assert all_reduce_s(1024, 8, A5000, one_shot=True) == all_reduce_s(1024, 8, A5000, one_shot=False)
+
+
+def test_the_algorithm_changes_with_the_size() -> None:
+    large = 256 << 20
+    assert all_reduce_s(large, 8, A100, one_shot=True) == all_reduce_s(large, 8, A100, one_shot=False)
+
+
+@given(st.integers(1, 1 << 30), st.integers(1, 1 << 20), st.sampled_from([2, 4, 8]), st.booleans())
+def test_more_bytes_never_take_less(payload: int, more: int, devices: int, one_shot: bool) -> None:
+    assert all_reduce_s(payload + more, devices, A100, one_shot=one_shot) >= all_reduce_s(payload, devices, A100, one_shot=one_shot)
+    assert gather_s(payload + more, devices, A100) > gather_s(payload, devices, A100)
+    assert transfer_s(payload + more, A100) > transfer_s(payload, A100)
