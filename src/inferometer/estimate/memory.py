@@ -170,7 +170,7 @@ def activation_bytes(spec: ModelSpec, formats: Formats, stack: Stack, workload: 
         tokens = min(tokens, max(stack.sweep_tokens, workload.batch))
     # Kernels over pages read grouped keys where they are; a pass without a cache has no pages.
     repeats = stack.repeats_keys or (stack.cache == "pages" and not workload.generated)
-    layer = tokens * max(_live_widths(spec, formats, repeats)) * item
+    layer = tokens * max(_live_widths(spec, formats, repeats, lets_go=stack.lets_go)) * item
     if workload.group is not None and stack.groups_apart:
         # Hidden states of the groups that wait for their turn.
         layer += (workload.batch - workload.together) * workload.length * spec.hidden * item
@@ -254,11 +254,12 @@ def is_cpu(device: DeviceSpec) -> bool:
     return device.slug == "cpu"
 
 
-def _live_widths(spec: ModelSpec, formats: Formats, repeats_keys: bool) -> Iterator[int]:
+def _live_widths(spec: ModelSpec, formats: Formats, repeats_keys: bool, *, lets_go: bool) -> Iterator[int]:
     """Elements a token that are alive while each op of a layer runs: its inputs, its output, and what its block still holds.
 
-    The order and what is held are nn.layers' own (a test runs it and watches its tensors): a norm's output until its block ends,
-    the fused projection until the output projection is done, and the layer's input until the layer is.
+    A norm's output is held until its block ends, the fused projection until the output projection is done, and the layer's input
+    until the layer is; with `lets_go`, as in nn.layers (a test runs it and watches its tensors), the first only until the product that
+    reads it is done with its activation, and the second until attention is.
     """
     shards, hidden = formats.shards, spec.hidden
     query, kv = spec.query_size // shards, local_kv_heads(spec, shards) * spec.head_size
@@ -270,17 +271,32 @@ def _live_widths(spec: ModelSpec, formats: Formats, repeats_keys: bool) -> Itera
 
     held = x + normed + query + 2 * kv
     yield held
+    kept = normed if spec.residual_after_norm else 0
+    if lets_go:
+        held -= normed - kept
     if rotary:
         # Product, half-swapped copy and result, each as wide as queries and keys.
         yield held + 3 * (query + kv)
         held += query + kv
     repeated = 2 * query if repeats_keys and spec.kv_heads < spec.heads else 0
     yield held + repeated + query
-    yield held + query + hidden
-    yield x + normed + 2 * hidden
+    yield (x + kept if lets_go else held) + query + hidden
+    yield x + (kept if lets_go else normed) + 2 * hidden
 
+    if lets_go:
+        # What is added to is the norm's output itself, or stands beside it.
+        normed -= kept
     held = x + hidden + normed
-    if spec.gated:
+    if lets_go and spec.gated:
+        yield held + 2 * inner
+        held -= normed
+        yield held + 4 * inner
+        yield held + inner + hidden
+    elif lets_go:
+        yield held + 2 * inner
+        held -= normed
+        yield held + inner + hidden
+    elif spec.gated:
         yield held + 4 * inner
         yield held + 3 * inner + hidden
     else:

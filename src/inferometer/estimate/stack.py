@@ -39,7 +39,7 @@ class Stack:
       1 where absent. rms_passes, gated_passes: the same for RMS norms and gated activations.
     - kernels: launches an op of the kind takes, by kind; 1 where absent, 0 where another kernel does it. rms_kernels, gated_kernels alike.
     - copies: how often attention's queries, keys, values and result are written anew for layout's sake. repeats_keys: keys of grouped
-      heads are copied to every query head in prefill.
+      heads are copied to every query head in prefill. lets_go: what an op has read is freed then, not when its block ends.
     - fused_attention, fused_alibi: attention (with ALiBi) is one kernel, which keeps scores on chip; else they go through memory,
       score_bytes for each. fused_decode: steps of single tokens have a fused kernel though prompts have none. fused_head_sizes: the only
       head sizes of the fused kernels; empty for all. skips_masked: kernels skip what the causal mask hides.
@@ -84,6 +84,7 @@ class Stack:
     gated_kernels: int
     copies: float
     repeats_keys: bool
+    lets_go: bool
     fused_attention: bool
     fused_alibi: bool
     fused_head_sizes: tuple[int, ...]

@@ -92,15 +92,17 @@ class Layer(nn.Module):
     def forward(self, stream: Stream, sweep: SweepContext) -> Stream:
         """The layer's input and output, (tokens, hidden), as streams; the input is written to."""
         if self.post:
-            stream = Stream(self.attention_norm(*add(stream.x, self.attention.output, self.attention(stream, None, sweep)).parts))
-            return Stream(self.feed_forward_norm(*add(stream.x, self.feed_forward.down, self.feed_forward(stream, None)).parts))
+            stream = add(stream.x, self.attention.output, self.attention(stream, None, sweep)).carried
+            stream = Stream(self.attention_norm(*stream.parts))
+            stream = add(stream.x, self.feed_forward.down, self.feed_forward(stream, None)).carried
+            return Stream(self.feed_forward_norm(*stream.parts))
         if self.residual_after_norm:
             stream = Stream(self.attention_norm(*stream.parts))
-            stream = add(stream.x, self.attention.output, self.attention(stream, None, sweep))
+            stream = add(stream.x, self.attention.output, self.attention(stream, None, sweep)).carried
             stream = Stream(self.feed_forward_norm(*stream.parts))
-            return add(stream.x, self.feed_forward.down, self.feed_forward(stream, None))
-        stream = add(stream.x, self.attention.output, self.attention(stream, self.attention_norm, sweep))
-        return add(stream.x, self.feed_forward.down, self.feed_forward(stream, self.feed_forward_norm))
+            return add(stream.x, self.feed_forward.down, self.feed_forward(stream, None)).carried
+        stream = add(stream.x, self.attention.output, self.attention(stream, self.attention_norm, sweep)).carried
+        return add(stream.x, self.feed_forward.down, self.feed_forward(stream, self.feed_forward_norm)).carried
 
 
 def normed(stream: Stream, norm: Norm | None, linear: Linear, *, activation: Activation | None = None) -> Tensor:
@@ -118,4 +120,4 @@ def add(residual: Tensor, linear: Linear, x: Tensor) -> Stream:
     """residual + linear(x): their sum where the linear map adds in its own launch, else both parts."""
     if linear.takes_residual(x):
         return Stream(linear(x, residual=residual))
-    return Stream.of(residual, linear(x))
+    return Stream(residual, linear(x))

@@ -16,10 +16,10 @@ class Stream:
     x: Tensor
     delta: Tensor | None = None
 
-    @classmethod
-    def of(cls, x: Tensor, delta: Tensor) -> Stream:
-        """x + delta, in two parts on a GPU."""
-        return cls(x, delta) if usable(x.device) else cls(x + delta)
+    @property
+    def carried(self) -> Stream:
+        """The same, in two parts on a GPU alone: elsewhere no norm adds, and both parts need not live on."""
+        return self if self.delta is None or usable(self.x.device) else Stream(self.x + self.delta)
 
     @property
     def parts(self) -> tuple[Tensor, Tensor | None]:

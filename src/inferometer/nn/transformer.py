@@ -184,9 +184,10 @@ class Transformer(nn.Module):
         x: Tensor = self.embedding(batch)
         if self.few_tokens is not None and cache is not None and self.few_tokens.serves(batch, cache):
             return self.few_tokens.sweep(x, batch, cache, rotation)
-        stream = Stream(x)
         sweep = sweep_context(batch, self.spec, cache, rotation, x, self.numerics)
-        with attention_kernels(x.device):
+        stream = Stream(x)
+        del x  # the layers hold what they need
+        with attention_kernels(self.device):
             for index, layer in enumerate(self.layers):
                 self.residency.acquire(index)
                 stream = layer(stream, sweep)
