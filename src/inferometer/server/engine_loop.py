@@ -1,0 +1,123 @@
+"""The engine's side of a server: obeys commands, steps, and tells after every step all that came of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Final
+
+from inferometer.engine.engine import Engine
+from inferometer.errors import UserError
+from inferometer.schedule.request import Request
+from inferometer.schedule.sampling import check
+from inferometer.schedule.sequence import Sequence
+from inferometer.server.messages import Abort, Add, Broken, Command, Event, Extra, Load, Refused, Step, Stop
+
+_PLAIN: Final = Extra()
+
+
+class EngineLoop:
+    """Runs one engine for as long as it is told to. `send` brings an event to the other process."""
+
+    def __init__(self, engine: Engine, commands: SimpleQueue[Command], send: Callable[[Event], None]) -> None:
+        self._engine = engine
+        self._commands = commands
+        self._send = send
+        self._alive: set[int] = set()
+        self._waiting: dict[int, Sequence] = {}  # whose turn has not come yet
+
+    def run(self) -> None:
+        """Returns at Stop."""
+        while self._obey_all():
+            if self._engine.has_work:
+                self._step()
+
+    def _obey_all(self) -> bool:
+        """Obeys every command that has come; waits for one if there is nothing to do. False at Stop."""
+        wait = not self._engine.has_work
+        while True:
+            try:
+                command = self._commands.get(block=wait)
+            except Empty:
+                return True
+            wait = False
+            match command:
+                case Stop():
+                    return False
+                case Add(requests):
+                    for request in requests:
+                        self._add(request)
+                case Abort(request_ids):
+                    for request_id in request_ids:
+                        self._engine.abort(request_id)
+                        self._alive.discard(request_id)
+                        self._waiting.pop(request_id, None)
+                case _:
+                    raise RuntimeError(f"an engine that generates does not know {type(command).__name__}")
+
+    def _add(self, request: Request) -> None:
+        vocabulary = self._engine.model.spec.vocabulary
+        try:
+            # The other process has looked at this as well; here one bad number would take all that run with it.
+            check(request.params, vocabulary)
+            if not 0 <= min(request.prompt_token_ids) <= max(request.prompt_token_ids) < vocabulary:
+                raise UserError(f"the prompt has a token outside the model's vocabulary, 0 to {vocabulary - 1}")
+            self._waiting[request.id] = self._engine.add(request)
+        except UserError as error:
+            self._send(Refused(request.id, str(error)))
+        else:
+            self._alive.add(request.id)
+
+    def _step(self) -> None:
+        began = time.perf_counter()
+        try:
+            emissions = self._engine.step()
+        except Exception as error:  # noqa: BLE001  (the engine has dropped all requests; the next ones are to be served)
+            lost = tuple(self._alive)
+            self._alive.clear()
+            self._waiting.clear()
+            self._send(Broken(lost, f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"))
+            return
+        extras = {}
+        for place, emission in enumerate(emissions):
+            extra = Extra(emission.top, emission.prompt_logprobs, emission.finish_reason)
+            if extra != _PLAIN:
+                extras[place] = extra
+            if emission.finish_reason is not None:
+                self._alive.discard(emission.request_id)
+        self._send(
+            Step(
+                started=self._started(),
+                request_ids=tuple([emission.request_id for emission in emissions]),
+                token_ids=tuple([emission.token_id for emission in emissions]),
+                logprobs=tuple([emission.logprob for emission in emissions]),
+                extras=extras,
+                load=self._load((time.perf_counter() - began) * 1e3),
+            )
+        )
+
+    def _started(self) -> tuple[tuple[int, int], ...]:
+        """Who has got a seat since the last step; one that has had it and lost it again counts as well."""
+        if not self._waiting:
+            return ()
+        started = [(key, sequence.cached) for key, sequence in self._waiting.items() if sequence.seat is not None or sequence.reached]
+        for key, _ in started:
+            del self._waiting[key]
+        return tuple(started)
+
+    def _load(self, sweep_ms: float) -> Load:
+        scheduler = self._engine.scheduler
+        shares = () if self._engine.sweep is None else self._engine.sweep.shares
+        decoding = [share for share in shares if share.decodes]
+        return Load(
+            waiting=scheduler.waiting,
+            running=scheduler.running,
+            pages_in_use=scheduler.pool.in_use,
+            preemptions=scheduler.preemptions,
+            hit_tokens=scheduler.hit_tokens,
+            sweep_ms=sweep_ms,
+            prompt_tokens=sum([share.count for share in shares]) - len(decoding),
+            decode_tokens=len(decoding),
+            context_tokens=sum([share.start + 1 for share in decoding]),
+        )
