@@ -123,6 +123,7 @@ class _Server:
         # What was made so far lives as long as the process: a collection in the middle of a stream need not look at it.
         gc.collect()
         gc.freeze()
+        self._listener.listen(config.backlog)  # from here on whoever connects is served, if not at once
         serving = asyncio.create_task(server.serve(sockets=[self._listener]))
         pinging = asyncio.create_task(_ping(service.client))
         host, port = self._listener.getsockname()[:2]
