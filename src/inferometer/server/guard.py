@@ -54,7 +54,7 @@ class Guard:
         if self._key is None or (scope["method"] in ("GET", "HEAD") and scope["path"] in OPEN_PATHS):
             return True
         scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
-        right = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), self._key)
+        right = hmac.compare_digest(given.strip().encode("latin-1"), self._key)
         return right and scheme.lower() == "bearer"
 
 
