@@ -96,6 +96,29 @@ def test_an_abort_frees_within_two_steps(llm: LLM) -> None:
     assert script.tokens(2) == llm.generate([[2] * 17], LONG)[0].token_ids
 
 
+def test_an_engine_that_aborts_leave_idle_says_so(llm: LLM) -> None:
+    def after(script: Script, event: Event) -> None:
+        if len(script.steps) == 3:
+            script.commands.put(Abort((1, 2)))
+        stop_when_idle(script, event)
+
+    script = Script(Engine(llm.model, pages=16, seats=1), Add((request(1, [1] * 17), request(2, [2]))), after=after)
+    before, last = script.steps[-2:]
+    assert (before.load.running, before.load.waiting, before.load.pages_in_use) == (1, 1, 2)
+    assert (last.load.running, last.load.waiting, last.load.pages_in_use) == (0, 0, 0)
+    assert (last.request_ids, last.load.prompt_tokens, last.load.decode_tokens) == ((), 0, 0)
+
+
+def test_a_step_tells_how_prompts_were_cut(llm: LLM) -> None:
+    params = SamplingParams(max_new_tokens=2, ignore_eos=True)
+    engine = Engine(llm.model, pages=16, sweep_tokens=20)
+    script = Script(engine, Add((request(1, [1, 2, 3], params), request(2, [4] * 40, params))), after=stop_when_idle)
+    cuts = [(step.load.pieces, step.load.piece_context_tokens, step.load.prompt_tokens) for step in script.steps]
+    assert sum(tokens for _, _, tokens in cuts) == 43
+    assert cuts[0] == (2, 0, 3 + 16)  # pieces end with pages
+    assert cuts[1][:2] == (1, 16)
+
+
 def test_what_can_never_run_is_refused_and_the_rest_served(llm: LLM) -> None:
     wrong = [
         request(1, [1] * 60),

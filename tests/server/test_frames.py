@@ -17,7 +17,7 @@ MESSAGES = [
     Add((Request(1, (1, 2), SamplingParams(stop=("x",), logit_bias={3: 1.5}), 7, (2,)),)),
     Abort((1, 2)),
     Ping(),
-    Step(((1, 16),), (1, 2), (5, 6), (-0.5, -1.5), {1: Extra(((6, -1.5),), (None, -2.0), "length")}, Load(0, 2, 3, 0, 16, 1.5, 4, 1, 17)),
+    Step(((1, 16),), (1, 2), (5, 6), (-0.5, -1.5), {1: Extra(((6, -1.5),), (None, -2.0), "length")}, Load(0, 2, 3, 0, 16, 1.5, 4, 1, 17, 2, 16)),
     Broken((1,), "why"),
     Embedded(3, 2, b"\x00" * 8),
 ]

@@ -28,6 +28,7 @@ from inferometer.server.messages import (
     Step,
     Stop,
 )
+from inferometer.server.observer import Observer
 
 LOG = logging.getLogger(__name__)
 
@@ -36,17 +37,17 @@ SILENCE_SECONDS = 10.0
 
 
 class EngineClient(asyncio.Protocol):
-    """One engine, seen from the HTTP process. on_step: called with every step, behind its generations.
+    """One engine, seen from the HTTP process. observer: told of every step, behind its generations, and of failed ones.
 
     ready: resolves to what was loaded, or to the reason why nothing was. broken: a step has failed and none has succeeded since.
     gone: the process has ended, or closed its side.
     """
 
-    def __init__(self, on_step: Callable[[Step], None] | None = None) -> None:
+    def __init__(self, observer: Observer | None = None) -> None:
         self.ready: asyncio.Future[Ready | Failed] = asyncio.get_running_loop().create_future()
         self.broken = False
         self.gone = False
-        self._on_step = on_step
+        self._observer = observer or Observer()
         self._reader = FrameReader()
         self._generations: dict[int, Generation] = {}
         self._embeddings: dict[int, asyncio.Future[Embedded]] = {}
@@ -133,6 +134,11 @@ class EngineClient(asyncio.Protocol):
         """Requests that the engine still owes something."""
         return len(self._generations) + len(self._embeddings)
 
+    def committed(self) -> tuple[int, int, int]:
+        """(requests that wait for their turn, requests whose turn has come, tokens that the latter may come to hold)."""
+        running = [each.request for each in self._generations.values() if each.times.started is not None]
+        return len(self._generations) - len(running), len(running), sum([request.tokens for request in running])
+
     @property
     def silent_seconds(self) -> float:
         """Since when nothing was heard."""
@@ -164,6 +170,8 @@ class EngineClient(asyncio.Protocol):
                 LOG.error("a step failed and took %d requests with it: %s", len(request_ids), message)
                 self._progress = self._heard
                 self.broken = True
+                lost = [self._generations[request_id] for request_id in request_ids if request_id in self._generations]
+                self._observer.broken(prompts=any(generation.times.arrived is None for generation in lost))
                 for request_id in request_ids:
                     self._end(request_id, failed())
             case Embedded(request_id):
@@ -191,8 +199,10 @@ class EngineClient(asyncio.Protocol):
                 del generations[request_id]
         for generation in touched.values():
             generation.wake()
-        if self._on_step is not None:
-            self._on_step(step)
+        now = time.perf_counter()
+        self._observer.step(step, touched.values(), now)
+        for generation in touched.values():
+            generation.times.arrived = now
 
     def _end(self, request_id: int, error: ApiError) -> None:
         generation = self._generations.pop(request_id, None)

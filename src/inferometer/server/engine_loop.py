@@ -12,6 +12,7 @@ from inferometer.errors import UserError
 from inferometer.schedule.request import Request
 from inferometer.schedule.sampling import check
 from inferometer.schedule.sequence import Sequence
+from inferometer.schedule.sweep import Sweep
 from inferometer.server.messages import Abort, Add, Broken, Command, Event, Extra, Load, Refused, Step, Stop
 
 _PLAIN: Final = Extra()
@@ -36,10 +37,14 @@ class EngineLoop:
     def _obey_all(self) -> bool:
         """Obeys every command that has come; waits for one if there is nothing to do. False at Stop."""
         wait = not self._engine.has_work
+        aborted = False
         while True:
             try:
                 command = self._commands.get(block=wait)
             except Empty:
+                if aborted and not self._engine.has_work:
+                    # No step will follow to say that seats and pages are free again.
+                    self._send(Step((), (), (), (), {}, self._load(None, 0.0)))
                 return True
             wait = False
             match command:
@@ -53,6 +58,7 @@ class EngineLoop:
                         self._engine.abort(request_id)
                         self._alive.discard(request_id)
                         self._waiting.pop(request_id, None)
+                    aborted = True
                 case _:
                     raise RuntimeError(f"an engine that generates does not know {type(command).__name__}")
 
@@ -93,7 +99,7 @@ class EngineLoop:
                 token_ids=tuple([emission.token_id for emission in emissions]),
                 logprobs=tuple([emission.logprob for emission in emissions]),
                 extras=extras,
-                load=self._load((time.perf_counter() - began) * 1e3),
+                load=self._load(self._engine.sweep, (time.perf_counter() - began) * 1e3),
             )
         )
 
@@ -106,10 +112,11 @@ class EngineLoop:
             del self._waiting[key]
         return tuple(started)
 
-    def _load(self, sweep_ms: float) -> Load:
+    def _load(self, sweep: Sweep | None, sweep_ms: float) -> Load:
         scheduler = self._engine.scheduler
-        shares = () if self._engine.sweep is None else self._engine.sweep.shares
+        shares = () if sweep is None else sweep.shares
         decoding = [share for share in shares if share.decodes]
+        pieces = [share for share in shares if not share.decodes]
         return Load(
             waiting=scheduler.waiting,
             running=scheduler.running,
@@ -117,7 +124,9 @@ class EngineLoop:
             preemptions=scheduler.preemptions,
             hit_tokens=scheduler.hit_tokens,
             sweep_ms=sweep_ms,
-            prompt_tokens=sum([share.count for share in shares]) - len(decoding),
+            prompt_tokens=sum([share.count for share in pieces]),
             decode_tokens=len(decoding),
             context_tokens=sum([share.start + 1 for share in decoding]),
+            pieces=len(pieces),
+            piece_context_tokens=sum([share.start for share in pieces]),
         )

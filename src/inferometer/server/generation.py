@@ -29,10 +29,13 @@ class GeneratedToken:
 
 @dataclass(slots=True)
 class Times:
-    """When a request got how far, by time.perf_counter; None: not yet."""
+    """When a request got how far, by time.perf_counter; None: not yet. arrived: when the last token came from the engine, which the
+    consumer may not have taken yet.
+    """
 
     submitted: float
     started: float | None = None
+    arrived: float | None = None
     first_token: float | None = None
     last_token: float | None = None
 

@@ -74,7 +74,7 @@ class _Server:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
         observers = Observers(())
-        _, client = await loop.create_connection(lambda: EngineClient(observers.step), sock=self._child.end)
+        _, client = await loop.create_connection(lambda: EngineClient(observers), sock=self._child.end)
         client.begin(Begin(self._settings))
         ready = await self._loaded(client)
         if ready is None:

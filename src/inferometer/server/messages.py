@@ -88,7 +88,8 @@ class Load:
     """The engine behind a step. Counters (preemptions, hit_tokens) only grow.
 
     waiting: requests without a seat. running: sequences with one. sweep_ms: the step's wall time. prompt_tokens, decode_tokens: tokens
-    of both kinds that the step's sweep ran. context_tokens: the keys that its decoding tokens read, over all sequences.
+    of both kinds that the step's sweep ran. context_tokens: the keys that its decoding tokens read, over all sequences. pieces: prompts,
+    or pieces of prompts, in the sweep; piece_context_tokens: tokens of those prompts that were in the cache before.
     """
 
     waiting: int
@@ -100,6 +101,8 @@ class Load:
     prompt_tokens: int
     decode_tokens: int
     context_tokens: int
+    pieces: int
+    piece_context_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,8 @@ class Step:
     """One step: everything it emitted, in columns, as most emissions are just a number or two.
 
     started: requests that got their turn, with the prompt tokens of each that the prefix cache had. request_ids, token_ids, logprobs:
-    one entry an emission, in order. extras: by place among them.
+    one entry an emission, in order. extras: by place among them. One that emits nothing and has no tokens only tells the load, where
+    aborts have left nothing to do.
     """
 
     started: tuple[tuple[int, int], ...]

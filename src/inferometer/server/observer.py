@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from inferometer.server.failures import Kind
 from inferometer.server.generation import Generation
@@ -27,8 +27,13 @@ class Observer:
     def succeeded(self, generations: Sequence[Generation]) -> None:
         """It was answered in full: one generation, or several for best_of and n; none for an embedding."""
 
-    def step(self, step: Step) -> None:
-        """The engine has made a step."""
+    def step(self, step: Step, generations: Collection[Generation], now: float) -> None:
+        """The engine has made a step, which came at `now` (time.perf_counter) and brought tokens for `generations`. Their
+        `times.arrived` still says when the tokens before came.
+        """
+
+    def broken(self, *, prompts: bool) -> None:
+        """A step has failed; prompts: one of its requests had no token yet."""
 
 
 class Observers(Observer):
@@ -62,7 +67,12 @@ class Observers(Observer):
         for each in self._observers:
             each.succeeded(generations)
 
-    def step(self, step: Step) -> None:
+    def step(self, step: Step, generations: Collection[Generation], now: float) -> None:
         """To all."""
         for each in self._observers:
-            each.step(step)
+            each.step(step, generations, now)
+
+    def broken(self, *, prompts: bool) -> None:
+        """To all."""
+        for each in self._observers:
+            each.broken(prompts=prompts)
