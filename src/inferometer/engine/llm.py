@@ -128,6 +128,11 @@ class LLM:
         limits = [limit for limit in (self.spec.context_limit, self.spec.sliding_window) if limit is not None]
         return min(limits, default=None)
 
+    @property
+    def text_limit(self) -> int | None:
+        """Most tokens of a text that `encode` takes in, special ones included; None for any number."""
+        return self._text_limit(read_pooling(self._folder, has_pooler=self.spec.pooler))
+
     def generate(self, prompts: Prompts, params: SamplingParams | Sequence[SamplingParams] = SamplingParams()) -> list[Completion]:
         """Continues every prompt; one completion a prompt, in order.
 
@@ -162,8 +167,8 @@ class LLM:
         if not self.spec.encoder:
             raise UserError(f"{self.spec.name} is a decoder: it generates and does not encode; use an encoder such as all-minilm-l6-v2")
         how = pooling or read_pooling(self._folder, has_pooler=self.spec.pooler)
-        limits = [limit for limit in (how.max_tokens, self.context_limit) if limit is not None]
-        rows = [self._cut(ids, min(limits, default=len(ids))) for ids in self._token_ids(texts)]
+        limit = self._text_limit(how)
+        rows = [self._cut(ids, len(ids) if limit is None else limit) for ids in self._token_ids(texts)]
         out = torch.empty(len(rows), self.spec.hidden)
         order = sorted(range(len(rows)), key=lambda i: len(rows[i]))  # equal lengths side by side share one attention call
         with torch.inference_mode():
@@ -274,6 +279,9 @@ class LLM:
                 raise UserError(f"token id {wrong} is outside the vocabulary of {self.spec.name}, 0 to {self.spec.vocabulary - 1}")
             rows.append(ids)
         return rows
+
+    def _text_limit(self, how: Pooling) -> int | None:
+        return min([limit for limit in (how.max_tokens, self.context_limit) if limit is not None], default=None)
 
     def _cut(self, ids: list[int], length: int) -> list[int]:
         """The first `length` tokens; a closing special token ([SEP]) stays the last one, as in training."""

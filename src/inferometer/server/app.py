@@ -9,9 +9,11 @@ from starlette.middleware.cors import CORSMiddleware
 
 from inferometer import __version__
 from inferometer.server.answers import error_response
+from inferometer.server.embedding_routes import embedding_router
 from inferometer.server.failures import ApiError, ClientGoneError, Kind
 from inferometer.server.guard import Guard
 from inferometer.server.health_routes import health_router
+from inferometer.server.openai_routes import openai_router
 from inferometer.server.openapi import describe_bodies
 from inferometer.server.service import Service
 from inferometer.server.tgi_routes import tgi_router
@@ -31,6 +33,8 @@ def make_app(service: Service) -> FastAPI:
     )
     app.include_router(health_router(service))
     app.include_router(tgi_router(service))
+    app.include_router(openai_router(service))
+    app.include_router(embedding_router(service))
     describe_bodies(app)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(ClientGoneError, _client_gone)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 from inferometer.engine.llm import LLM
 from inferometer.errors import UserError
@@ -20,15 +20,22 @@ class EmbeddingLoop:
 
     def run(self) -> None:
         """Returns at Stop."""
+        waiting: dict[int, Embed] = {}
         while True:
-            match self._commands.get():
+            try:
+                command = self._commands.get(block=not waiting)
+            except Empty:
+                self._embed(waiting.pop(next(iter(waiting))))
+                continue
+            match command:
                 case Stop():
                     return
-                case Abort():
-                    pass
-                case Embed() as embed:
-                    self._embed(embed)
-                case command:
+                case Abort(request_ids):
+                    for request_id in request_ids:
+                        waiting.pop(request_id, None)
+                case Embed():
+                    waiting[command.request_id] = command
+                case _:
                     raise RuntimeError(f"an encoder's engine does not know {type(command).__name__}")
 
     def _embed(self, embed: Embed) -> None:

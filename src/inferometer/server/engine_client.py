@@ -95,7 +95,7 @@ class EngineClient(asyncio.Protocol):
             self._send(Abort((generation.request.id,)))
 
     async def embed(self, command: Embed) -> Embedded:
-        """The vectors of some texts. Raises ApiError."""
+        """The vectors of some texts. Raises ApiError. Where nobody waits for them any longer, the engine drops them if it can."""
         if self.gone:
             raise failed()
         if not self._pending:
@@ -105,6 +105,9 @@ class EngineClient(asyncio.Protocol):
         self._send(command)
         try:
             return await answer
+        except asyncio.CancelledError:
+            self._send(Abort((command.request_id,)))
+            raise
         finally:
             self._embeddings.pop(command.request_id, None)
 

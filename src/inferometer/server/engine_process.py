@@ -184,6 +184,7 @@ def _ready(llm: LLM, engine: Engine | None) -> Ready:
         device=str(llm.device),
         device_name=device_name(llm.device),
         device_slug=device_slug(llm.device),
+        text_limit=llm.text_limit if llm.spec.encoder else None,
     )
 
 

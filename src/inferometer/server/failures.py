@@ -22,17 +22,28 @@ Kind = Literal[
 
 
 class ApiError(Exception):
-    """A failure with its HTTP status. `param` names the parameter at fault, `headers` go with the response.
+    """A failure with its HTTP status. `param` names the parameter at fault, `headers` go with the response. `code`: OpenAI's word for
+    what is wrong, where it has one.
 
     The message is for the sender: one line, with no text of a prompt.
     """
 
-    def __init__(self, status: int, kind: Kind, message: str, *, param: str | None = None, headers: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        kind: Kind,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.kind: Kind = kind
         self.message = message
         self.param = param
+        self.code = code
         self.headers = headers or {}
 
 
@@ -40,9 +51,9 @@ class ClientGoneError(Exception):
     """The client has closed its connection: nobody is left to answer."""
 
 
-def invalid(message: str, param: str | None = None) -> ApiError:
+def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
     """The request breaks a rule."""
-    return ApiError(422, "validation", message, param=param)
+    return ApiError(422, "validation", message, param=param, code=code)
 
 
 def overloaded() -> ApiError:
@@ -95,5 +106,5 @@ def body_of(error: ApiError, path: str) -> dict[str, Any]:
         "overloaded": "overloaded_error",
     }
     kind = kinds.get(error.kind, "invalid_request_error" if error.status < 424 else "server_error")
-    code = "invalid_api_key" if error.kind == "authentication" else None
+    code = "invalid_api_key" if error.kind == "authentication" else error.code
     return {"error": {"message": error.message, "type": kind, "param": error.param, "code": code}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 from inferometer.schedule.completion import FinishReason, TopLogprobs
@@ -145,3 +145,30 @@ class Generation:
         self.times.last_token = now
         self.tokens += taken
         return taken
+
+
+async def merged(generations: Sequence[Generation]) -> AsyncIterator[list[tuple[int, list[GeneratedToken]]]]:
+    """The tokens of several requests as they come: for each step the places of those that got any, with their tokens.
+
+    One that finishes is closed at once, so that it takes nothing from the others. Raises ApiError where any of them fails.
+    """
+    waited_for = dict(enumerate(generations))
+    while waited_for:
+        arrived = [(place, each) for place, each in waited_for.items() if each._arrived]
+        if not arrived:
+            for each in waited_for.values():
+                if each._failure is not None:
+                    raise each._failure
+            waiter = asyncio.get_running_loop().create_future()
+            for each in waited_for.values():
+                each._waiter = waiter
+            await waiter
+            continue
+        step = []
+        for place, each in arrived:
+            taken, each._arrived = each._arrived, []
+            step.append((place, each._take(taken)))
+            if each.finished:
+                each.close()
+                del waited_for[place]
+        yield step

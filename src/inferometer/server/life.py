@@ -48,7 +48,7 @@ def serve(settings: ServerSettings) -> int:
         if settings.huggingface_hub_cache is not None:
             os.environ["HF_HUB_CACHE"] = settings.huggingface_hub_cache  # for the engine's process as well
         model = find_model(settings)
-        settings = settings.fitted(None if model.spec.encoder else model.context_limit)
+        settings = (settings.fitted_to_embed if model.spec.encoder else settings.fitted)(model.context_limit)
         for line in pointless(settings):
             LOG.info(line)
         child = Child({})

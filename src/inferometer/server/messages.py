@@ -62,7 +62,7 @@ class Ready:
 
     pages: of page_size tokens each. dtype, device: as they print ("float32", "cuda:0"). device_name: of the hardware.
     page_bytes: over all layers. seats: most sequences that run together. device_slug: the catalogue's name of the hardware. Pages and
-    seats are 0 for an encoder, which has none.
+    seats are 0 for an encoder, which has none. text_limit: most tokens of a text that an encoder takes in, None for any number.
     """
 
     pages: int
@@ -73,6 +73,7 @@ class Ready:
     device: str
     device_name: str | None
     device_slug: str | None
+    text_limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from inferometer.errors import UserError
 from inferometer.model.description import ModelDescription, describe, with_weights
 from inferometer.model.spec import ModelSpec
 from inferometer.server.settings import ServerSettings
+from inferometer.text.folder import folder_chat_template
 from inferometer.text.load import load_tokenizer
 from inferometer.text.tokenizer import Tokenizer
 
@@ -16,7 +17,8 @@ from inferometer.text.tokenizer import Tokenizer
 @dataclass(frozen=True, slots=True)
 class ServedModel:
     """name: what clients call it. eos_token_ids: what ends a continuation. context_limit: most tokens of a sequence, None for any number.
-    pipeline_tag: what the model's card says that it is for, None without a card.
+    pipeline_tag: what the model's card says that it is for, None without a card. chat_template: what its folder declares, for a
+    tokenizer that brings none of its own.
     """
 
     name: str
@@ -25,6 +27,7 @@ class ServedModel:
     tokenizer: Tokenizer | None
     eos_token_ids: tuple[int, ...]
     pipeline_tag: str | None
+    chat_template: str | None
 
     @property
     def context_limit(self) -> int | None:
@@ -57,12 +60,19 @@ def find_model(settings: ServerSettings) -> ServedModel:
     path = settings.tokenizer or ("byte" if dummy else described.path)
     tokenizer = load_tokenizer(path)
     ends = described.eos_token_ids or (() if tokenizer is None else tokenizer.eos_token_ids)
-    return ServedModel(settings.model_id or described.name, described.spec, described, tokenizer, ends, _pipeline_tag(described.path))
+    folder = described.path if described.path is not None and described.path.is_dir() else None
+    return ServedModel(
+        name=settings.model_id or described.name,
+        spec=described.spec,
+        description=described,
+        tokenizer=tokenizer,
+        eos_token_ids=ends,
+        pipeline_tag=None if folder is None else _pipeline_tag(folder),
+        chat_template=None if folder is None else folder_chat_template(folder),
+    )
 
 
-def _pipeline_tag(path: Path | None) -> str | None:
-    if path is None or not path.is_dir():
-        return None
+def _pipeline_tag(path: Path) -> str | None:
     try:
         lines = (path / "README.md").read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):

@@ -14,6 +14,7 @@ from typing import TypeVar
 from inferometer.errors import UserError
 from inferometer.schedule.request import Request
 from inferometer.schedule.sampling import SEEDS, SamplingParams, check
+from inferometer.server.chat import Chat
 from inferometer.server.engine_client import SILENCE_SECONDS, EngineClient
 from inferometer.server.failures import ApiError, ClientGoneError, cut_off, draining, invalid, unhealthy, waited_too_long
 from inferometer.server.generation import Generation
@@ -26,6 +27,9 @@ from inferometer.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
 
+EMBEDDED_TOGETHER = 32
+"""Texts that the engine is sent at a time."""
+
 PROBE_SECONDS = 10.0
 """How long the one-token request may take that decides over health after a failure."""
 
@@ -33,7 +37,8 @@ PROBE_SECONDS = 10.0
 class Service:
     """One model, served. Lives on the event loop.
 
-    settings: with every length known. ready: what the engine's process loaded. draining: the server is ending, and takes no more.
+    settings: with every length known. ready: what the engine's process loaded. chat: conversations as text. draining: the server is
+    ending, and takes no more.
     """
 
     def __init__(self, settings: ServerSettings, model: ServedModel, ready: Ready, client: EngineClient, observer: Observer) -> None:
@@ -42,6 +47,7 @@ class Service:
         self.ready = ready
         self.client = client
         self.observer = observer
+        self.chat = Chat(model)
         self.permits = Permits(settings.max_concurrent_requests)
         self.draining = False
         self._ids = itertools.count()
@@ -74,6 +80,17 @@ class Service:
     async def tokenise(self, text: str, *, special: bool = True) -> list[int]:
         """The ids of a text, off the event loop. Raises ApiError for text that the tokenizer cannot take."""
         return await self._off_loop(lambda tokenizer: tokenizer.encode(text, special=special))
+
+    async def tokenise_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """As `tokenise`, for several texts at once."""
+        return await self._off_loop(lambda tokenizer: [tokenizer.encode(text) for text in texts])
+
+    async def tokenise_made(self, make: Callable[[], str]) -> list[int]:
+        """The ids of the text that `make` returns, without what the tokenizer puts around a text; both off the event loop.
+
+        Raises ApiError as `tokenise` does, and whatever `make` raises that is no UserError.
+        """
+        return await self._off_loop(lambda tokenizer: tokenizer.encode(make(), special=False))
 
     async def spans(self, text: str, *, special: bool = True) -> list[tuple[int, int, int]]:
         """As `tokenise`, each id with the characters of the text that it stands for, from and up to."""
@@ -119,9 +136,35 @@ class Service:
                 timer.cancel()
                 generation.close()
 
-    async def embed(self, rows: Sequence[Sequence[int]]) -> Embedded:
-        """The vectors of some texts, each of at least one token. Raises ApiError."""
-        return await self.client.embed(Embed(next(self._ids), tuple(tuple(row) for row in rows)))
+    async def embed(self, rows: Sequence[Sequence[int]]) -> AsyncIterator[Embedded]:
+        """The vectors of some texts, each of at least one token, some texts at a time and in order. Raises ApiError.
+
+        In parts, so that a long list delays others by a part at most, and costs nothing more once its client has gone.
+        """
+        for start in range(0, len(rows), EMBEDDED_TOGETHER):
+            part = rows[start : start + EMBEDDED_TOGETHER]
+            try:
+                async with asyncio.timeout(self.settings.queue_seconds):
+                    embedded = await self.client.embed(Embed(next(self._ids), tuple(tuple(row) for row in part)))
+            except TimeoutError:
+                raise waited_too_long(self.settings.queue_seconds) from None
+            yield embedded
+
+    @property
+    def text_limit(self) -> int:
+        """Most tokens of a text to be embedded."""
+        limit = self.ready.text_limit
+        return self.settings.input_length if limit is None else min(limit, self.settings.input_length)
+
+    def must_generate(self) -> None:
+        """Raises ApiError where the model does not generate text."""
+        if self.model.spec.encoder:
+            raise invalid(f"{self.model.spec.name} is an encoder: it embeds text and does not generate any; use /v1/embeddings", "model")
+
+    def must_embed(self) -> None:
+        """Raises ApiError where the model does not embed text."""
+        if not self.model.spec.encoder:
+            raise invalid(f"{self.model.spec.name} is a decoder: it generates text and does not embed any", "model")
 
     async def check_health(self) -> None:
         """Raises ApiError (503) where the engine is dead or stuck, or the server is ending."""

@@ -110,6 +110,16 @@ class ServerSettings:
         longest = self.max_input_length or int(min(MAX_INPUT_LENGTH, most - 1))
         return replace(self, max_total_tokens=total, max_input_length=longest)
 
+    def fitted_to_embed(self, context_limit: int | None) -> ServerSettings:
+        """As `fitted`, for an encoder, which generates nothing: a text may have all the tokens that the model can hold."""
+        most = math.inf if context_limit is None else context_limit
+        if self.max_input_length is not None and self.max_input_length > most:
+            raise UserError(
+                f"--max-input-length {self.max_input_length} is more than the {context_limit} tokens that the model can hold; lower it"
+            )
+        longest = self.max_input_length or context_limit or MAX_INPUT_LENGTH
+        return replace(self, max_input_length=longest, max_total_tokens=max(self.total_tokens, longest + 1))
+
     @property
     def total_tokens(self) -> int:
         """max_total_tokens, or its default."""

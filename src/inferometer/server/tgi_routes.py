@@ -11,6 +11,7 @@ from inferometer import __version__
 from inferometer.server.answers import EventStream, encode, json_response, unless_gone
 from inferometer.server.body import read_body
 from inferometer.server.failures import ApiError, body_of
+from inferometer.server.generation import merged
 from inferometer.server.openapi import takes
 from inferometer.server.service import Service
 from inferometer.server.tgi_answer import answer_json, compute_headers, event_json, rank, time_headers
@@ -62,8 +63,8 @@ async def _whole(service: Service, wanted: GenerateRequest, path: str, *, full_t
         validated = time.perf_counter()
         service.observer.validated(validated - arrived, len(job.prompt_token_ids), job.params.max_new_tokens)
         async with service.generations([(job.prompt_token_ids, job.params)] * job.best_of, keep_stop=True) as generations:
-            for generation in generations:
-                await generation.whole()
+            async for _ in merged(generations):
+                pass
         ranked = rank(generations)
         answer = answer_json(ranked, service, details=job.details, add_prompt=job.add_prompt)
         service.observer.succeeded(ranked)

@@ -29,7 +29,8 @@ class GenerateParameters(Body):
     do_sample: bool | None = None
     max_new_tokens: Annotated[int, Field(ge=0, le=_U32)] | None = None
     return_full_text: bool | None = None
-    stop: list[str] | None = None
+    # One wrong entry is enough to know: a description of each of a million would take seconds.
+    stop: Annotated[list[str], Field(fail_fast=True)] | None = None
     truncate: Annotated[int, Field(ge=0, le=_U64)] | None = None
     watermark: bool | None = None
     details: bool | None = None

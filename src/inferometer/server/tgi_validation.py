@@ -76,6 +76,7 @@ def check_parameters(wanted: GenerateParameters, service: Service, *, stream: bo
 
 async def validate(request: GenerateRequest, service: Service, *, stream: bool, full_text: bool = False) -> Job:
     """The job of `request`, or the first rule that it breaks, as ApiError. full_text: what an unset return_full_text means."""
+    service.must_generate()
     settings = service.settings
     wanted = request.parameters or GenerateParameters()
     best_of = check_parameters(wanted, service, stream=stream)
