@@ -13,16 +13,19 @@ from inferometer.server.embedding_routes import embedding_router
 from inferometer.server.failures import ApiError, ClientGoneError, Kind
 from inferometer.server.guard import Guard
 from inferometer.server.health_routes import health_router
+from inferometer.server.observatory import Observatory
 from inferometer.server.openai_routes import openai_router
 from inferometer.server.openapi import describe_bodies
 from inferometer.server.service import Service
+from inferometer.server.status_routes import status_router
 from inferometer.server.tgi_routes import tgi_router
+from inferometer.server.watch import Watch
 
 _KINDS: dict[int, Kind] = {404: "not_found", 405: "method_not_allowed"}
 
 
-def make_app(service: Service) -> FastAPI:
-    """All routes, behind key and cross-origin rules."""
+def make_app(service: Service, observatory: Observatory) -> FastAPI:
+    """All routes, behind key and cross-origin rules, watched by `observatory`."""
     app = FastAPI(
         title="Inferometer",
         version=__version__,
@@ -31,6 +34,7 @@ def make_app(service: Service) -> FastAPI:
         redoc_url=None,
         openapi_url="/api-doc/openapi.json",
     )
+    app.include_router(status_router(service, observatory))
     app.include_router(health_router(service))
     app.include_router(tgi_router(service))
     app.include_router(openai_router(service))
@@ -47,6 +51,7 @@ def make_app(service: Service) -> FastAPI:
         allow_methods=["GET", "POST"],
         allow_headers=["content-type", "authorization"],
     )
+    app.add_middleware(Watch, answered=observatory.answered, ended=observatory.ended)
     return app
 
 

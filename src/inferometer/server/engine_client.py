@@ -37,17 +37,18 @@ SILENCE_SECONDS = 10.0
 
 
 class EngineClient(asyncio.Protocol):
-    """One engine, seen from the HTTP process. observer: told of every step, behind its generations, and of failed ones.
+    """One engine, seen from the HTTP process.
 
+    observer: told of every step, behind its generations, and of failed ones; nobody until it is set.
     ready: resolves to what was loaded, or to the reason why nothing was. broken: a step has failed and none has succeeded since.
     gone: the process has ended, or closed its side.
     """
 
-    def __init__(self, observer: Observer | None = None) -> None:
+    def __init__(self) -> None:
         self.ready: asyncio.Future[Ready | Failed] = asyncio.get_running_loop().create_future()
         self.broken = False
         self.gone = False
-        self._observer = observer or Observer()
+        self.observer = Observer()
         self._reader = FrameReader()
         self._generations: dict[int, Generation] = {}
         self._embeddings: dict[int, asyncio.Future[Embedded]] = {}
@@ -174,7 +175,7 @@ class EngineClient(asyncio.Protocol):
                 self._progress = self._heard
                 self.broken = True
                 lost = [self._generations[request_id] for request_id in request_ids if request_id in self._generations]
-                self._observer.broken(prompts=any(generation.times.arrived is None for generation in lost))
+                self.observer.broken(prompts=any(generation.times.arrived is None for generation in lost))
                 for request_id in request_ids:
                     self._end(request_id, failed())
             case Embedded(request_id):
@@ -186,10 +187,11 @@ class EngineClient(asyncio.Protocol):
 
     def _step(self, step: Step) -> None:
         generations, extras = self._generations, step.extras
+        now = time.perf_counter()
         for request_id, cached in step.started:
             generation = generations.get(request_id)
             if generation is not None:
-                generation.start(cached)
+                generation.start(cached, now - step.load.sweep_ms / 1e3)  # at the step's beginning
         touched: dict[int, Generation] = {}
         for place, request_id in enumerate(step.request_ids):
             generation = generations.get(request_id)
@@ -202,8 +204,7 @@ class EngineClient(asyncio.Protocol):
                 del generations[request_id]
         for generation in touched.values():
             generation.wake()
-        now = time.perf_counter()
-        self._observer.step(step, touched.values(), now)
+        self.observer.step(step, touched.values(), now)
         for generation in touched.values():
             generation.times.arrived = now
 

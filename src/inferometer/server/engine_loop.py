@@ -27,6 +27,7 @@ class EngineLoop:
         self._send = send
         self._alive: set[int] = set()
         self._waiting: dict[int, Sequence] = {}  # whose turn has not come yet
+        self._since: float | None = None  # when the step before was over, unless there was nothing to do since
 
     def run(self) -> None:
         """Returns at Stop."""
@@ -37,6 +38,8 @@ class EngineLoop:
     def _obey_all(self) -> bool:
         """Obeys every command that has come; waits for one if there is nothing to do. False at Stop."""
         wait = not self._engine.has_work
+        if wait:
+            self._since = None
         aborted = False
         while True:
             try:
@@ -76,15 +79,17 @@ class EngineLoop:
             self._alive.add(request.id)
 
     def _step(self) -> None:
-        began = time.perf_counter()
+        began = self._since or time.perf_counter()
         try:
             emissions = self._engine.step()
         except Exception as error:  # noqa: BLE001  (the engine has dropped all requests; the next ones are to be served)
             lost = tuple(self._alive)
             self._alive.clear()
             self._waiting.clear()
+            self._since = None
             self._send(Broken(lost, f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"))
             return
+        self._since = now = time.perf_counter()
         extras = {}
         for place, emission in enumerate(emissions):
             extra = Extra(emission.top, emission.prompt_logprobs, emission.finish_reason)
@@ -99,7 +104,7 @@ class EngineLoop:
                 token_ids=tuple([emission.token_id for emission in emissions]),
                 logprobs=tuple([emission.logprob for emission in emissions]),
                 extras=extras,
-                load=self._load(self._engine.sweep, (time.perf_counter() - began) * 1e3),
+                load=self._load(self._engine.sweep, (now - began) * 1e3),
             )
         )
 

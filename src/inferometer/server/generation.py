@@ -80,10 +80,10 @@ class Generation:
         """The text so far."""
         return "".join([token.text for token in self.tokens])
 
-    def start(self, cached_tokens: int) -> None:
-        """Its turn has come."""
+    def start(self, cached_tokens: int, moment: float) -> None:
+        """Its turn came at `moment` (time.perf_counter)."""
         if self.times.started is None:
-            self.times.started = time.perf_counter()
+            self.times.started = max(moment, self.times.submitted)
             self.cached_tokens = cached_tokens
 
     def push(self, token_id: int, logprob: float, extra: Extra | None) -> None:

@@ -13,7 +13,7 @@ from inferometer.server.failures import ApiError, ClientGoneError
 
 LOG = logging.getLogger(__name__)
 
-OPEN_PATHS = frozenset({"/", "/health", "/ping", "/info", "/metrics", "/docs", "/api-doc/openapi.json"})
+OPEN_PATHS = frozenset({"/", "/health", "/ping", "/info", "/metrics", "/status", "/docs", "/api-doc/openapi.json"})
 """What may be read (GET) without the key: nothing there runs the model or tells what others asked."""
 
 

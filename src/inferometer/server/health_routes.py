@@ -11,7 +11,6 @@ def health_router(service: Service) -> APIRouter:
     """The routes over one service."""
     router = APIRouter(tags=["health"])
 
-    @router.get("/", summary="200 if the server is well, else 503")
     @router.get("/ping", summary="200 if the server is well, else 503")
     @router.get("/health", summary="200 if the server is well, else 503")
     async def health() -> Response:

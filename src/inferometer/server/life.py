@@ -21,10 +21,12 @@ from inferometer.server.engine_client import EngineClient
 from inferometer.server.flags import pointless
 from inferometer.server.log import set_up_logging
 from inferometer.server.messages import Begin, Failed, Ready
-from inferometer.server.observer import Observers
+from inferometer.server.observatory import Observatory
 from inferometer.server.served_model import ServedModel, find_model
 from inferometer.server.service import Service
 from inferometer.server.settings import ServerSettings
+from inferometer.server.step_prices import step_prices
+from inferometer.server.traces import Tracer, make_tracer
 
 LOG = logging.getLogger(__name__)
 
@@ -51,21 +53,27 @@ def serve(settings: ServerSettings) -> int:
         settings = (settings.fitted_to_embed if model.spec.encoder else settings.fitted)(model.context_limit)
         for line in pointless(settings):
             LOG.info(line)
+        if settings.revision is not None and settings.model_id is not None and not model.versioned:
+            LOG.info("--revision has no effect: %s is no model of the Hub", model.name)
+        tracer = make_tracer(settings.otlp_endpoint, model.name)
         child = Child({})
         try:
-            return _loop_runner()(_Server(settings, model, listener, child).run())
+            return _loop_runner()(_Server(settings, model, listener, child, tracer).run())
         finally:
             child.finish()
+            if tracer is not None:
+                tracer.close()
 
 
 class _Server:
     """The event loop's part."""
 
-    def __init__(self, settings: ServerSettings, model: ServedModel, listener: socket.socket, child: Child) -> None:
+    def __init__(self, settings: ServerSettings, model: ServedModel, listener: socket.socket, child: Child, tracer: Tracer | None) -> None:
         self._settings = settings
         self._model = model
         self._listener = listener
         self._child = child
+        self._tracer = tracer
         self._ending = asyncio.Event()
         self._now = asyncio.Event()
 
@@ -73,15 +81,16 @@ class _Server:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
-        observers = Observers(())
-        _, client = await loop.create_connection(lambda: EngineClient(observers), sock=self._child.end)
+        _, client = await loop.create_connection(EngineClient, sock=self._child.end)
         client.begin(Begin(self._settings))
         ready = await self._loaded(client)
         if ready is None:
             return 0
-        service = Service(self._settings, self._model, ready, client, observers)
+        observatory = Observatory(self._settings, ready, step_prices(self._model.spec, ready), self._tracer)
+        client.observer = observatory.observer
+        service = Service(self._settings, self._model, ready, client, observatory.observer)
         try:
-            await self._serve(service)
+            await self._serve(service, observatory)
         finally:
             service.close()
             died = client.gone
@@ -107,9 +116,9 @@ class _Server:
             raise UserError(ready.message) if ready.user else StartError(ready.message)
         return ready
 
-    async def _serve(self, service: Service) -> None:
+    async def _serve(self, service: Service, observatory: Observatory) -> None:
         config = uvicorn.Config(
-            make_app(service),
+            make_app(service, observatory),
             log_config=None,
             access_log=False,
             lifespan="off",

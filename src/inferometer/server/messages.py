@@ -88,9 +88,10 @@ class Failed:
 class Load:
     """The engine behind a step. Counters (preemptions, hit_tokens) only grow.
 
-    waiting: requests without a seat. running: sequences with one. sweep_ms: the step's wall time. prompt_tokens, decode_tokens: tokens
-    of both kinds that the step's sweep ran. context_tokens: the keys that its decoding tokens read, over all sequences. pieces: prompts,
-    or pieces of prompts, in the sweep; piece_context_tokens: tokens of those prompts that were in the cache before.
+    waiting: requests without a seat. running: sequences with one. sweep_ms: since the step before, or since there was work; over a
+    stretch of work they add up to its wall time. prompt_tokens, decode_tokens: tokens of both kinds that the step's sweep ran.
+    context_tokens: the keys that its decoding tokens read, over all sequences. pieces: prompts, or pieces of prompts, in the sweep;
+    piece_context_tokens: tokens of those prompts that were in the cache before.
     """
 
     waiting: int
