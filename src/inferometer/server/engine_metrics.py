@@ -99,9 +99,9 @@ class EngineMetrics(Observer, Collector):
         self.load = load
         over = self._clock.pair(load)
         if over is not None:
-            if not self._unpriced:
-                self._later(self._settle)
             self._unpriced.append(over)
+            if len(self._unpriced) == 1:
+                self._later(self._settle)
 
     def broken(self, *, prompts: bool) -> None:
         """The engine has dropped everything."""
