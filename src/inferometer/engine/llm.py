@@ -45,6 +45,7 @@ class LLM:
     """A transformer on a device, ready to generate (decoders) or encode (encoders).
 
     model: a local folder or .gguf file, a preset or Hub id; None for the embedded model.
+    revision: of a model of the Hub: a branch, tag or commit; None for main.
     weights: "auto" reads the checkpoint, "dummy" makes seeded random ones on the device.
     tokenizer: a folder, file or "byte"; None for the model's own ("byte" with dummy weights).
     admission: which requests enter at which sweep: "continuous" (as room comes free), "zigzag" (a block of num_groups groups of
@@ -59,6 +60,7 @@ class LLM:
         self,
         model: str | Path | None = None,
         *,
+        revision: str | None = None,
         dtype: str = "auto",
         device: str = "auto",
         weights: Literal["auto", "dummy"] = "auto",
@@ -79,8 +81,8 @@ class LLM:
         self.admission = admission_of(admission, group_size, num_groups)
         self.device = resolve_device(device)
         resolve_dtype(dtype, self.device, None)  # a wrong --dtype is told before any file is opened
-        described = describe(None if model is None else str(model), config_only=weights == "dummy")
-        self.description = described if weights == "dummy" else with_weights(described)
+        described = describe(None if model is None else str(model), config_only=weights == "dummy", revision=revision)
+        self.description = described if weights == "dummy" else with_weights(described, revision=revision)
         with closing(open_source(self.description, weights=weights, seed=seed)) as source:
             kind = family(self.description.spec.family)
             self.spec = fitted(self.description.spec, source, kind)

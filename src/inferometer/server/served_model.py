@@ -36,9 +36,15 @@ class ServedModel:
         return min(limits, default=None)
 
     @property
-    def folder(self) -> Path | None:
-        """Where its files lie."""
-        return self.description.path
+    def commit(self) -> str | None:
+        """Its version, None where it does not lie in the Hub's cache."""
+        path = self.description.path
+        return path.name if path is not None and path.parent.name == "snapshots" else None
+
+    @property
+    def versioned(self) -> bool:
+        """Whether there are several versions of it to choose from."""
+        return self.description.hub_id is not None
 
 
 def find_model(settings: ServerSettings) -> ServedModel:
@@ -55,8 +61,8 @@ def find_model(settings: ServerSettings) -> ServedModel:
     dummy = settings.weights == "dummy"
     if settings.weights_cache_override is not None and not Path(settings.weights_cache_override).is_dir():
         raise UserError(f"--weights-cache-override {settings.weights_cache_override}: no such folder; give one with the model's files")
-    described = describe(settings.model_path, config_only=dummy)
-    described = described if dummy else with_weights(described)
+    described = describe(settings.model_path, config_only=dummy, revision=settings.revision)
+    described = described if dummy else with_weights(described, revision=settings.revision)
     path = settings.tokenizer or ("byte" if dummy else described.path)
     tokenizer = load_tokenizer(path)
     ends = described.eos_token_ids or (() if tokenizer is None else tokenizer.eos_token_ids)

@@ -112,7 +112,7 @@ def _info(service: Service) -> dict[str, object]:
     settings, ready = service.settings, service.ready
     return {
         "model_id": service.model.name,
-        "model_sha": None,
+        "model_sha": service.model.commit,
         "model_dtype": f"torch.{ready.dtype}",
         "model_device_type": ready.device.partition(":")[0],
         "model_pipeline_tag": service.model.pipeline_tag,
