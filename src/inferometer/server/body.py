@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.requests import Request
 
 from inferometer.server.failures import ApiError, ClientGoneError
-
-READ_SECONDS: Final = 60.0
-"""How long a body may take to arrive."""
 
 _SWALLOWED: Final = 32
 """So many times the limit is read and forgotten, so that a client that sends too much gets to read why."""
@@ -32,8 +28,8 @@ B = TypeVar("B", bound=Body)
 async def read_body(request: Request, model: type[B], limit: int) -> B:
     """The body of `request` as a `model`.
 
-    Raises ApiError: 415 unless it is declared to be JSON, 413 beyond `limit` bytes, 408 where it does not arrive, 400 for what is not
-    JSON, 422 for the wrong form. Raises ClientGoneError.
+    Raises ApiError: 415 unless it is declared to be JSON, 413 beyond `limit` bytes, 400 for what is not JSON, 422 for the wrong form.
+    Raises ClientGoneError. How long it may take to arrive is the connection's to say.
     """
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != "application/json" and not (media.startswith("application/") and media.endswith("+json")):
@@ -46,28 +42,24 @@ async def read_body(request: Request, model: type[B], limit: int) -> B:
 
 
 async def read_bytes(request: Request, limit: int) -> bytes:
-    """The body, at most `limit` bytes. Raises ApiError (413, 408) and ClientGoneError."""
+    """The body, at most `limit` bytes. Raises ApiError (413) and ClientGoneError."""
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > limit * _SWALLOWED:
         raise _too_large(limit)
     parts: list[bytes] = []
     size = 0
-    try:
-        async with asyncio.timeout(READ_SECONDS):
-            while True:
-                message = await request.receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientGoneError
-                part = message.get("body", b"")
-                size += len(part)
-                if size <= limit:
-                    parts.append(part)
-                elif size > limit * _SWALLOWED:
-                    break
-                if not message.get("more_body", False):
-                    break
-    except TimeoutError:
-        raise ApiError(408, "timeout", "The body did not arrive in time", headers={"Connection": "close"}) from None
+    while True:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        part = message.get("body", b"")
+        size += len(part)
+        if size <= limit:
+            parts.append(part)
+        elif size > limit * _SWALLOWED:
+            break
+        if not message.get("more_body", False):
+            break
     if size > limit:
         raise _too_large(limit)
     return b"".join(parts)

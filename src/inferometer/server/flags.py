@@ -112,6 +112,7 @@ FLAGS: Sequence[Flag] = (
     Flag("max_top_n_tokens", "largest top_n_tokens of a request (default: 20)", _whole, "N"),
     Flag("payload_limit", "most bytes of a request's body (default: 2000000)", _whole, "BYTES"),
     Flag("queue_seconds", "how long a request may wait for its turn before 503 (default: 300)", _real, "S"),
+    Flag("client_seconds", "how long a client may take to send a request, or to read on (default: 60)", _real, "S"),
     Flag("stall_seconds", "after so long without a step, with work pending, /health says 503 (default: 60)", _real, "S"),
 )
 

@@ -17,6 +17,7 @@ import uvicorn
 from inferometer.errors import UserError
 from inferometer.server.app import make_app
 from inferometer.server.child import Child
+from inferometer.server.connection import connections
 from inferometer.server.engine_client import EngineClient
 from inferometer.server.flags import pointless
 from inferometer.server.log import set_up_logging
@@ -123,7 +124,7 @@ class _Server:
             access_log=False,
             lifespan="off",
             ws="none",
-            http="httptools",
+            http=connections(self._settings.client_seconds),
             server_header=False,
             timeout_keep_alive=75,
             backlog=2048,

@@ -19,7 +19,8 @@ class ServerSettings:
     max_input_length, max_total_tokens: tokens of a prompt, and of a prompt with what it may generate. max_batch_total_tokens: tokens
     that all running requests may hold together; None for what the memory holds. max_batch_size: most requests that run together.
     drain_seconds: how long open requests may go on after SIGTERM. queue_seconds: how long a request may wait for its turn.
-    stall_seconds: after so long without a step while work is pending, the server calls itself unhealthy.
+    stall_seconds: after so long without a step while work is pending, the server calls itself unhealthy. client_seconds: how long a
+    client may take to send the head of a request, to send its body, or to read on.
     payload_limit: most bytes of a request's body. gpu_memory: GiB on the device.
     Raises UserError, one line with the flag, for a value out of range and for limits that contradict each other.
     """
@@ -65,6 +66,7 @@ class ServerSettings:
     payload_limit: int = 2_000_000
     queue_seconds: float = 300.0
     stall_seconds: float = 60.0
+    client_seconds: float = 60.0
 
     def __post_init__(self) -> None:
         for name in ("max_concurrent_requests", "max_best_of", "max_waiting_tokens", "validation_workers", "payload_limit"):
@@ -76,7 +78,7 @@ class ServerSettings:
         for name in ("port", "master_port"):
             if getattr(self, name) > 65535:
                 raise UserError(f"{flag(name)} must be at most 65535, not {getattr(self, name)}")
-        for name in ("queue_seconds", "stall_seconds", "gpu_memory"):
+        for name in ("queue_seconds", "stall_seconds", "client_seconds", "gpu_memory"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise UserError(f"{flag(name)} must be above 0, not {value}")
