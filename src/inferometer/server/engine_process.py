@@ -97,9 +97,11 @@ def _start(settings: ServerSettings, link: _Link) -> Callable[[], None]:
     from inferometer.engine.llm import LLM
     from inferometer.server.embedding_loop import EmbeddingLoop
     from inferometer.server.engine_loop import EngineLoop
+    from inferometer.server.warm_up import warm_up
 
     llm = LLM(
         settings.model_path,
+        revision=settings.revision,
         dtype=settings.dtype,
         device=settings.device,
         weights=cast(Literal["auto", "dummy"], settings.weights),
@@ -112,7 +114,7 @@ def _start(settings: ServerSettings, link: _Link) -> Callable[[], None]:
         link.send(_ready(llm, None))
         return EmbeddingLoop(llm, link.commands, link.send).run
     engine = serving_engine(llm, settings)
-    warm_up(engine)
+    warm_up(engine, settings.total_tokens)
     link.send(_ready(llm, engine))
     return EngineLoop(engine, link.commands, link.send).run
 
@@ -149,27 +151,6 @@ def serving_engine(llm: LLM, settings: ServerSettings) -> Engine:
         watermark=Watermark(settings.watermark_gamma, settings.watermark_delta),
         graphs=not settings.disable_custom_kernels,
     )
-
-
-def warm_up(engine: Engine) -> None:
-    """Runs what requests will run, so that none of them waits for memory, kernels or graphs to be made for the first time."""
-    from inferometer.schedule.request import Request
-    from inferometer.schedule.sampling import SamplingParams
-
-    kinds = (
-        SamplingParams(max_new_tokens=3, ignore_eos=True),
-        SamplingParams(max_new_tokens=3, do_sample=True, temperature=0.9, top_k=10, top_p=0.9, typical_p=0.9, seed=0, ignore_eos=True),
-        SamplingParams(max_new_tokens=3, prompt_logprobs=True, top_logprobs=2, repetition_penalty=1.1, ignore_eos=True),
-    )
-    for number, params in enumerate(kinds):
-        limit = engine.model.spec.context_limit
-        prompt = (0,) * max(1, min(8, (limit or 16) - 4))
-        if limit is not None and len(prompt) + 3 > limit:
-            params = SamplingParams(max_new_tokens=1)
-        engine.add(Request(number, prompt, params, number))
-        while engine.has_work:
-            engine.step()
-    engine.clear()
 
 
 def _ready(llm: LLM, engine: Engine | None) -> Ready:
