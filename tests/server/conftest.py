@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from running_server import LIMITS, RunningServer, dummy
+from served_tokenizer import served_tokenizer
 
 from tiny_models import tiny_model
 
@@ -33,6 +34,20 @@ def server(models: dict[str, Path]) -> Iterator[RunningServer]:
 def bloom_server(models: dict[str, Path]) -> Iterator[RunningServer]:
     """A server of a small bloom."""
     with dummy(models["bloom"], *LIMITS) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def chat_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small llama with a tokenizer that puts a token before every text, and a chat template that does so as well."""
+    folder = tmp_path_factory.mktemp("chat")
+    return served_tokenizer(tiny_model(folder, "llama", max_position_embeddings=512, eos_token_id=299))
+
+
+@pytest.fixture(scope="session")
+def chat_server(chat_model: Path) -> Iterator[RunningServer]:
+    """A server of it."""
+    with dummy(chat_model, *LIMITS, "--tokenizer", str(chat_model)) as running:
         yield running
 
 

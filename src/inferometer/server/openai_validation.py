@@ -100,10 +100,10 @@ async def validate_completion(wanted: CompletionRequest, service: Service) -> Op
     best_of = choices if wanted.best_of is None else wanted.best_of
     if best_of < choices:
         raise invalid(f"`best_of` must be at least `n`, which is {choices}", "best_of")
-    if best_of > choices and wanted.stream:
-        raise invalid("`best_of` above `n` is not supported when streaming", "best_of")
     if best_of > choices and best_of > settings.max_best_of:
         raise invalid(f"`best_of` above `n` must be at most {settings.max_best_of}, not {best_of}", "best_of")
+    if best_of > choices and wanted.stream:
+        raise invalid("`best_of` above `n` is not supported when streaming", "best_of")
     if wanted.logprobs is not None and not 0 <= wanted.logprobs <= settings.max_top_n_tokens:
         raise invalid(f"`logprobs` must be from 0 to {settings.max_top_n_tokens}", "logprobs")
     if wanted.max_tokens is not None and wanted.max_tokens < (0 if wanted.echo else 1):
