@@ -20,9 +20,9 @@ HEAD = b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\
 
 @pytest.fixture(scope="module")
 def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """A server with little patience, two permits, and requests long enough to fill every buffer on the way."""
+    """A server with little patience and 32 permits, whose answers can be large enough to fill every buffer on the way."""
     folder: Path = tiny_model(tmp_path_factory.mktemp("hasty"), "llama", max_position_embeddings=4096, eos_token_id=299)
-    limits = ("--max-total-tokens", "4000", "--gpu-memory", "0.25", "--max-concurrent-requests", "2")
+    limits = ("--max-input-length", "3000", "--max-total-tokens", "4000", "--gpu-memory", "0.25", "--max-concurrent-requests", "32")
     with dummy(folder, *limits, "--client-seconds", "1") as running:
         yield running
 
@@ -113,8 +113,8 @@ def test_who_does_not_finish_is_not_waited_for(hasty: RunningServer) -> None:
 
 def test_who_does_not_read_gives_the_permit_back(hasty: RunningServer) -> None:
     hasty.alive()
-    long = {"prompt": "x", "n": 2, "max_tokens": 3900, "stream": True, "logprobs": 20, "ignore_eos": True}
-    body = json.dumps(long).encode()
+    repeated = {"prompt": [200] * 2500, "echo": True, "logprobs": 0}  # 200 kB a choice at once
+    body = json.dumps({**repeated, "n": 32, "max_tokens": 1000, "stream": True, "ignore_eos": True}).encode()
     sent = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
     with Bare(hasty, sent, buffer=4096):
         until(lambda: hasty.post("/generate", {"inputs": "x"}).status == 429)
