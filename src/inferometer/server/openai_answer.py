@@ -46,8 +46,8 @@ class Answer(ABC):
         """What comes before the tokens of a choice in a stream, None if nothing does."""
 
     @abstractmethod
-    def next_choice(self, index: int, tokens: Sequence[GeneratedToken]) -> dict[str, Any]:
-        """Some tokens of a choice in a stream."""
+    def next_choice(self, index: int, tokens: Sequence[GeneratedToken]) -> str:
+        """Some tokens of a choice in a stream, as JSON: put together by hand, as an encoder takes 8 us for what takes 1."""
 
     def whole(self, ranked: Sequence[Sequence[Generation]]) -> dict[str, Any]:
         """The whole answer; `ranked` holds the sequences of each prompt, the best one first."""
@@ -58,10 +58,10 @@ class Answer(ABC):
             "usage": self.usage([generation for each in ranked for generation in each]),
         }
 
-    def chunk(self, choice: dict[str, Any], usage: dict[str, Any] | None, *, with_usage: bool) -> str:
-        """An event with one choice."""
+    def chunk(self, choice: str, usage: dict[str, Any] | None, *, with_usage: bool) -> str:
+        """An event with one choice, which is JSON already."""
         tail = f',"usage":{encode(usage)}' if with_usage else ""
-        return f'data: {self._head},"choices":[{encode(choice)}]{tail}}}\n\n'
+        return f'data: {self._head},"choices":[{choice}]{tail}}}\n\n'
 
     def last_chunk(self, usage: dict[str, Any]) -> str:
         """The event that tells the usage alone."""
@@ -106,14 +106,10 @@ class ChatAnswer(Answer):
         """Who speaks."""
         return {"index": index, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
 
-    def next_choice(self, index: int, tokens: Sequence[GeneratedToken]) -> dict[str, Any]:
+    def next_choice(self, index: int, tokens: Sequence[GeneratedToken]) -> str:
         """Some tokens of a choice in a stream."""
-        return {
-            "index": index,
-            "delta": {"content": _text(tokens)},
-            "logprobs": self._logprobs(tokens),
-            "finish_reason": _reason(tokens),
-        }
+        content = encode(_text(tokens))
+        return f'{{"index":{index},"delta":{{"content":{content}}},{_tail(self._logprobs(tokens), _reason(tokens))}}}'
 
     def _logprobs(self, tokens: Sequence[GeneratedToken]) -> dict[str, Any] | None:
         return None if self.job.logprobs is None else {**chat_logprobs(tokens, self.names), "refusal": None}
@@ -130,11 +126,12 @@ class CompletionAnswer(Answer):
 
     def whole_choice(self, index: int, generation: Generation) -> dict[str, Any]:
         """A choice of a whole answer."""
-        first, rest = self.first_choice(index, generation), self.next_choice(index, generation.tokens)
-        if first is None:
-            return rest
-        logprobs = None if self.job.logprobs is None else joined(first["logprobs"], rest["logprobs"])
-        return {**rest, "text": first["text"] + rest["text"], "logprobs": logprobs}
+        text, logprobs = self._part(index, generation.tokens)
+        first = self.first_choice(index, generation)
+        if first is not None:
+            text = first["text"] + text
+            logprobs = None if logprobs is None else joined(first["logprobs"], logprobs)
+        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": _reason(generation.tokens)}
 
     def first_choice(self, index: int, generation: Generation) -> dict[str, Any] | None:
         """The prompt, where it is to be repeated."""
@@ -147,8 +144,13 @@ class CompletionAnswer(Answer):
             logprobs = prompt_logprobs(generation.request.prompt_token_ids, generation.prompt_logprobs, echo.offsets, self.names)
         return {"index": index, "text": echo.text, "logprobs": logprobs, "finish_reason": None}
 
-    def next_choice(self, index: int, tokens: Sequence[GeneratedToken]) -> dict[str, Any]:
+    def next_choice(self, index: int, tokens: Sequence[GeneratedToken]) -> str:
         """Some tokens of a choice in a stream."""
+        text, logprobs = self._part(index, tokens)
+        return f'{{"index":{index},"text":{encode(text)},{_tail(logprobs, _reason(tokens))}}}'
+
+    def _part(self, index: int, tokens: Sequence[GeneratedToken]) -> tuple[str, dict[str, list[Any]] | None]:
+        """The text of some tokens and their log-probabilities."""
         told = () if self.job.no_new_tokens else tokens
         logprobs = None
         if self.job.logprobs is not None:
@@ -157,7 +159,13 @@ class CompletionAnswer(Answer):
                 start = len(self.job.echoes[index // self.job.choices].text) if self.job.echoes else 0
                 offsets = self._offsets[index] = Offsets(self.tokenizer, start)
             logprobs = completion_logprobs(told, offsets, self.names)
-        return {"index": index, "text": _text(told), "logprobs": logprobs, "finish_reason": _reason(tokens)}
+        return _text(told), logprobs
+
+
+def _tail(logprobs: dict[str, Any] | None, reason: str | None) -> str:
+    """What the choices of both kinds end with."""
+    told = "null" if logprobs is None else encode(logprobs)
+    return f'"logprobs":{told},"finish_reason":{encode(reason)}'
 
 
 def _text(tokens: Sequence[GeneratedToken]) -> str:

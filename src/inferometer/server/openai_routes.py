@@ -144,6 +144,6 @@ def _piece(
         if len(generations[index].tokens) == len(tokens):  # its first ones
             first = answer.first_choice(index, generations[index])
             if first is not None:
-                events.append(answer.chunk(first, usage, with_usage=with_usage))
+                events.append(answer.chunk(encode(first), usage, with_usage=with_usage))
         events.append(answer.chunk(answer.next_choice(index, tokens), usage, with_usage=with_usage))
     return "".join(events)
