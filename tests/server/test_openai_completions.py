@@ -84,7 +84,10 @@ def test_a_stream_ends_with_done_and_is_events(chat_server: RunningServer) -> No
     answer = chat_server.post("/v1/completions", {"prompt": "x", "max_tokens": 3, "stream": True})
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert answer.body.endswith(b"data: [DONE]\n\n")
-    assert len(answer.events()) == 4
+    *chunks, done = answer.events()
+    assert done == "[DONE]"
+    assert 1 <= len(chunks) <= 3  # tokens that have come in together go out together
+    assert chunks[-1]["choices"][0]["finish_reason"] == "length"
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -211,6 +214,28 @@ def test_a_stop_is_cut_off_wherever_it_stands(client: openai.OpenAI) -> None:
         chunks = [chunk.choices[0] for chunk in streamed(client, max_tokens=40, stop=stop, **VARIED)]
         assert "".join(choice.text for choice in chunks) == text[:end]
         assert chunks[-1].finish_reason == "stop"
+
+
+def test_a_stop_on_the_last_token_wins_over_the_limit(client: openai.OpenAI) -> None:
+    text = ask(client, max_tokens=12, **VARIED).choices[0].text
+    stop = text[-2:]
+    for limit in range(1, 13):
+        cut = ask(client, max_tokens=limit, **VARIED).choices[0].text
+        choice = ask(client, max_tokens=limit, stop=[stop], **VARIED).choices[0]
+        assert (choice.text, choice.finish_reason) == (cut.partition(stop)[0], "stop" if stop in cut else "length")
+
+
+def test_halves_of_characters_are_held_back(client: openai.OpenAI, llm: LLM) -> None:
+    assert llm.tokenizer is not None
+    bias = {str(token_id): 100 for token_id in llm.tokenizer.encode("👋漢é", special=False)}
+    parameters = {"logit_bias": bias, "temperature": 1, "seed": 2, "n": 4, "max_tokens": 40, "ignore_eos": True}
+    whole = [choice.text for choice in ask(client, **parameters).choices]
+    assert {"\ufffd"} < set("".join(whole))  # some of it is broken, and some is not
+    pieces: list[list[str]] = [[], [], [], []]
+    for chunk in streamed(client, **parameters):
+        for choice in chunk.choices:
+            pieces[choice.index].append(choice.text)
+    assert ["".join(each) for each in pieces] == whole
 
 
 def test_what_only_begins_like_a_stop_is_not_lost(client: openai.OpenAI) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -262,6 +264,21 @@ def test_every_sequence_needs_a_permit(client: openai.OpenAI, keyed: RunningServ
                 complete(client, **more)
     assert len(list(stream)) == 4
     assert free(client)
+
+
+def test_a_burst_gets_one_answer_each(client: openai.OpenAI) -> None:
+    def status(_: int) -> int:
+        try:
+            return 200 if complete(client, max_tokens=100).choices else 0
+        except openai.RateLimitError as error:
+            return error.status_code
+
+    with ThreadPoolExecutor(30) as pool:
+        statuses = Counter(pool.map(status, range(30)))
+    assert set(statuses) <= {200, 429}
+    assert statuses.total() == 30
+    assert statuses[200] >= 4
+    until(lambda: free(client))
 
 
 def test_who_stops_waiting_gives_the_permits_back(client: openai.OpenAI, keyed: RunningServer) -> None:
