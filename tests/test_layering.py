@@ -32,7 +32,7 @@ LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
 TORCH_FLOORS = {"nn", "kernels", "engine", "bench"}
 TRANSFORMERS_FILES = {"bench/hf.py"}
 # The floor is nothing without these. What the command line reads of it (SERVER_STARTS) must start without them all the same.
-SERVER_PACKAGES = {"fastapi", "pydantic", "starlette", "uvicorn", "prometheus_client", "opentelemetry"}
+SERVER_PACKAGES = {"fastapi", "httptools", "pydantic", "starlette", "uvicorn", "prometheus_client", "opentelemetry"}
 SERVER_STARTS = {"server/__init__.py", "server/flags.py", "server/settings.py"}
 
 
