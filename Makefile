@@ -10,12 +10,13 @@ STAMP := $(VENV)/.installed
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check format clean
+.PHONY: help setup demo test test-slow soak check format clean
 
 help:
 	@echo "make demo       run and measure the embedded model on this machine"
 	@echo "make test       run the tests"
 	@echo "make test-slow  run the tests that make test leaves out"
+	@echo "make soak       random traffic against a server for ten minutes"
 	@echo "make check      lint, format, types, who imports whom, life without torch"
 	@echo "make format     apply the formatter and the safe fixes"
 	@echo "make clean      remove the virtual environment and all caches here"
@@ -47,6 +48,9 @@ test-slow: $(STAMP)
 	$(BIN)/inferometer models fetch smollm2-135m
 	$(BIN)/inferometer models fetch all-minilm-l6-v2
 	$(TEST) -m slow
+
+soak: $(STAMP)
+	SOAK_SECONDS=600 $(TEST) -s tests/server/test_soak.py
 
 check: $(STAMP)
 	$(BIN)/ruff check .

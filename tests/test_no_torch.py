@@ -12,7 +12,20 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src"
 TORCH_FREE = ("errors", "model", "text", "hardware", "schedule", "estimate", "report", "cli")
-ABSENT = ("torch", "numpy", "transformers", "tokenizers", "safetensors", "gguf", "jinja2", "tqdm", "accelerate")
+ABSENT = (
+    "torch",
+    "numpy",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "gguf",
+    "jinja2",
+    "tqdm",
+    "accelerate",
+    "fastapi",
+    "pydantic",
+    "uvicorn",
+)
 
 # Run before anything else: the packages are as if they were not installed, to the finders and to whoever asks them.
 REFUSE = f"""
@@ -42,7 +55,9 @@ def modules() -> list[str]:
     named = {".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__") for path in paths}
     # Of the floor that measures, what a report of old records or the parsing of a request needs.
     bench = {f"inferometer.bench.{name}" for name in ("statistics", "case", "record", "journal", "prompts", "request")}
-    return sorted(named | bench | {"inferometer"})
+    # Of the server, what its command line reads.
+    server = {f"inferometer.server.{name}" for name in ("flags", "settings")}
+    return sorted(named | bench | server | {"inferometer"})
 
 
 def test_the_refusal_refuses(tmp_path: Path) -> None:
@@ -58,7 +73,9 @@ def test_every_torch_free_module_imports(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("models",), ("bench", "--help"), ("generate", "--help")])
+@pytest.mark.parametrize(
+    "arguments", [("--help",), ("--version",), ("models",), ("bench", "--help"), ("generate", "--help"), ("serve", "--help")]
+)
 def test_commands_without_torch(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     done = command(tmp_path, *arguments)
     assert (done.returncode, done.stderr) == (0, "")
@@ -77,6 +94,12 @@ def test_what_needs_torch_names_the_extra(tmp_path: Path, arguments: tuple[str, 
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == "inferometer: error: this needs torch, which is not installed; pip install 'inferometer[run]'\n"
+
+
+def test_the_server_names_its_extra(tmp_path: Path) -> None:
+    done = command(tmp_path, "serve", "opt-125m", "--weights", "dummy")
+    assert done.returncode == 2
+    assert "which is not installed; pip install 'inferometer[server]'" in done.stderr
 
 
 def test_wrong_usage_is_told_before_torch_is_missed(tmp_path: Path) -> None:

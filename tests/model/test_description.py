@@ -206,6 +206,34 @@ def test_a_model_in_the_cache_of_the_hub(tmp_path: Path) -> None:
     assert (found.name, found.path, found.source, found.hub_id) == ("someone/tiny", path, "folder", "someone/tiny")
 
 
+def test_a_revision_is_a_branch_a_tag_or_a_commit(tmp_path: Path) -> None:
+    cached(tmp_path, "someone/tiny", "model.safetensors")
+    repository = tmp_path / "hf" / "hub" / "models--someone--tiny"
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    other = folder(repository / "snapshots" / commit, {**TINY, "n_embd": 48})
+    (other / "model.safetensors").write_bytes(b"")
+    for name in ("v2.0", "refs/pr/1"):
+        (repository / "refs" / name).parent.mkdir(parents=True, exist_ok=True)
+        (repository / "refs" / name).write_text(commit)
+    for revision in ("v2.0", "refs/pr/1", commit):
+        found = describe("someone/tiny", revision=revision)
+        assert (found.path, found.spec.hidden) == (other, 48)
+    assert describe("someone/tiny", revision="main").spec.hidden == describe("someone/tiny").spec.hidden == 24
+    with pytest.raises(ModelError, match="someone/tiny at revision v3 is not in the Hugging Face cache"):
+        describe("someone/tiny", revision="v3")
+    for path in ("../../../etc/passwd", "/etc/passwd", "", "a b", "x" * 300):
+        with pytest.raises(ModelError, match="is no revision of someone/tiny"):
+            describe("someone/tiny", revision=path)
+
+
+def test_weights_of_a_preset_are_those_of_the_revision(tmp_path: Path) -> None:
+    path = cached(tmp_path, "openai-community/gpt2", "model.safetensors")
+    repository = tmp_path / "hf" / "hub" / "models--openai-community--gpt2"
+    (repository / "refs" / "old").write_text(path.name)
+    (repository / "refs" / "main").unlink()
+    assert with_weights(describe("gpt2", revision="old"), revision="old").path == path
+
+
 def test_where_the_hub_s_cache_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = cached(tmp_path, "someone/tiny", "pytorch_model.bin")
     monkeypatch.setenv("HF_HOME", "/nowhere")

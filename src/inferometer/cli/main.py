@@ -16,6 +16,7 @@ from inferometer.errors import UserError
 # Each is a module of this package with `configure(parser)` and `run(arguments) -> exit code`.
 COMMANDS = {
     "generate": "continue prompts, streaming to the terminal",
+    "serve": "serve a model over HTTP, for text-generation-inference and OpenAI clients",
     "bench": "measure prefill and decode at several batch sizes",
     "estimate": "predict times, memory and energy on any device, beside the bound",
     "validate": "compare predictions with published measurements, by regime",
@@ -25,8 +26,10 @@ COMMANDS = {
 
 DONE, FAILED, USAGE, CASES_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 
-_EXTRAS = {"transformers": "hf", "accelerate": "hf"} | dict.fromkeys(
-    ("torch", "numpy", "tokenizers", "safetensors", "gguf", "jinja2", "tqdm"), "run"
+_EXTRAS = (
+    {"transformers": "hf", "accelerate": "hf"}
+    | dict.fromkeys(("torch", "numpy", "tokenizers", "safetensors", "gguf", "jinja2", "tqdm"), "run")
+    | dict.fromkeys(("fastapi", "starlette", "pydantic", "uvicorn", "httptools", "prometheus_client", "opentelemetry"), "server")
 )
 
 
@@ -51,7 +54,7 @@ class Parser(argparse.ArgumentParser):
 
 def parser(chosen: str | None = None) -> argparse.ArgumentParser:
     """The command line. Only the chosen command's module is imported; all, to have their help, if that is None."""
-    top = Parser(prog="inferometer", description="Runs, measures and predicts transformer inference.")
+    top = Parser(prog="inferometer", description="Runs, serves, measures and predicts transformer inference.")
     top.add_argument("--version", action="version", version=f"inferometer {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
     for name, summary in COMMANDS.items():

@@ -13,6 +13,7 @@ import torch
 
 from inferometer.engine.flight import Flight
 from inferometer.engine.runner import Runner
+from inferometer.engine.watermark import DEFAULT_WATERMARK, Watermark
 from inferometer.errors import ModelError
 from inferometer.model.spec import DynamicScaling, Rotary
 from inferometer.nn.cache import PagedCache
@@ -24,6 +25,7 @@ from inferometer.schedule.pages import PagePool
 from inferometer.schedule.request import Request
 from inferometer.schedule.scheduler import RequestTooLargeError, Scheduler
 from inferometer.schedule.sequence import Sequence
+from inferometer.schedule.sweep import Sweep
 
 PAGE_SIZE = 16
 """Tokens a page: large enough that a kernel reads long runs, small enough that a sequence wastes half of it at most."""
@@ -45,7 +47,8 @@ class Engine:
     prefix_caching: whether pages of equal beginnings are shared. lookahead: 1 to launch a sweep before the one before it is read, so
     that it is scheduled while that one runs; 0 to read every sweep at once; None for 1 on a GPU and 0 on a CPU, which does not run by
     itself.
-    graphs: whether decode sweeps become CUDA graphs, where the device can. Not thread-safe.
+    graphs: whether decode sweeps become CUDA graphs, where the device can. watermark: of the requests that ask for one. Not thread-safe.
+    sweep: the one that the last step launched, None if it launched none.
 
     Raises torch.OutOfMemoryError or MemoryError where the pages have no room, ValueError for another lookahead.
     """
@@ -62,6 +65,7 @@ class Engine:
         prefix_caching: bool = True,
         lookahead: int | None = None,
         graphs: bool = True,
+        watermark: Watermark = DEFAULT_WATERMARK,
     ) -> None:
         if lookahead not in (None, 0, 1):
             raise ValueError(
@@ -75,6 +79,8 @@ class Engine:
         self.prefix_caching = prefix_caching
         self.lookahead = (1 if model.device.type == "cuda" else 0) if lookahead is None else lookahead
         self.graphs = graphs
+        self.watermark = watermark
+        self.sweep: Sweep | None = None
         self._flights: deque[Flight] = deque()
         self._scores: dict[int, list[float]] = {}
         self._stepping = False
@@ -172,7 +178,7 @@ class Engine:
         written, and tokens may have been lost on the way.
         """
         with self._all_or_nothing():
-            sweep = self.scheduler.next()
+            self.sweep = sweep = self.scheduler.next()
             if sweep is not None:
                 self._flights.append(self._running.launch(sweep))
             elif not self._flights and self.scheduler.has_work:
@@ -212,7 +218,7 @@ class Engine:
         if self._runner is None:
             stride = min(self.pages, -(-self._longest // self.page_size))
             cache = PagedCache(self.model.spec, self.pages, self.page_size, self.model.device, self.model.dtype)
-            self._runner = Runner(self.model, cache, seats=self.seats, stride=stride, graphs=self.graphs)
+            self._runner = Runner(self.model, cache, seats=self.seats, stride=stride, graphs=self.graphs, watermark=self.watermark)
         return self._runner
 
     def _land(self, flight: Flight) -> Emissions:

@@ -46,6 +46,7 @@ class LLM:
     """A transformer on a device, ready to generate (decoders) or encode (encoders).
 
     model: a local folder or .gguf file, a preset or Hub id; None for the embedded model.
+    revision: of a model of the Hub: a branch, tag or commit; None for main.
     weights: "auto" reads the checkpoint, "dummy" makes seeded random ones on the device.
     tokenizer: a folder, file or "byte"; None for the model's own ("byte" with dummy weights).
     admission: which requests enter at which sweep: "continuous" (as room comes free), "zigzag" (a block of num_groups groups of
@@ -61,6 +62,7 @@ class LLM:
         self,
         model: str | Path | None = None,
         *,
+        revision: str | None = None,
         dtype: str = "auto",
         device: str = "auto",
         weights: Literal["auto", "dummy"] = "auto",
@@ -85,8 +87,8 @@ class LLM:
         self.device = resolve_device(device)
         numerics = resolve_numerics(self.device, deterministic=deterministic)
         resolve_dtype(dtype, self.device, None)  # a wrong --dtype is told before any file is opened
-        described = describe(None if model is None else str(model), config_only=weights == "dummy")
-        self.description = described if weights == "dummy" else with_weights(described)
+        described = describe(None if model is None else str(model), config_only=weights == "dummy", revision=revision)
+        self.description = described if weights == "dummy" else with_weights(described, revision=revision)
         with closing(open_source(self.description, weights=weights, seed=seed)) as source:
             kind = family(self.description.spec.family)
             self.spec = fitted(self.description.spec, source, kind)
@@ -134,6 +136,11 @@ class LLM:
         limits = [limit for limit in (self.spec.context_limit, self.spec.sliding_window) if limit is not None]
         return min(limits, default=None)
 
+    @property
+    def text_limit(self) -> int | None:
+        """Most tokens of a text that `encode` takes in, special ones included; None for any number."""
+        return self._text_limit(read_pooling(self._folder, has_pooler=self.spec.pooler))
+
     def generate(self, prompts: Prompts, params: SamplingParams | Sequence[SamplingParams] = SamplingParams()) -> list[Completion]:
         """Continues every prompt; one completion a prompt, in order.
 
@@ -164,8 +171,8 @@ class LLM:
         if not self.spec.encoder:
             raise UserError(f"{self.spec.name} is a decoder: it generates and does not encode; use an encoder such as all-minilm-l6-v2")
         how = pooling or read_pooling(self._folder, has_pooler=self.spec.pooler)
-        limits = [limit for limit in (how.max_tokens, self.context_limit) if limit is not None]
-        rows = [self._cut(ids, min(limits, default=len(ids))) for ids in self._token_ids(texts)]
+        limit = self._text_limit(how)
+        rows = [self._cut(ids, len(ids) if limit is None else limit) for ids in self._token_ids(texts)]
         out = torch.empty(len(rows), self.spec.hidden)
         order = sorted(range(len(rows)), key=lambda i: len(rows[i]))  # equal lengths side by side share one attention call
         with torch.inference_mode():
@@ -290,6 +297,9 @@ class LLM:
                 raise UserError(f"token id {wrong} is outside the vocabulary of {self.spec.name}, 0 to {self.spec.vocabulary - 1}")
             rows.append(ids)
         return rows
+
+    def _text_limit(self, how: Pooling) -> int | None:
+        return min([limit for limit in (how.max_tokens, self.context_limit) if limit is not None], default=None)
 
     def _cut(self, ids: list[int], length: int) -> list[int]:
         """The first `length` tokens; a closing special token ([SEP]) stays the last one, as in training."""

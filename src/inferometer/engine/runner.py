@@ -22,6 +22,7 @@ from inferometer.engine.sampling_plan import GREEDY
 from inferometer.engine.sampling_state import SamplingState
 from inferometer.engine.staging import Staged, pack, table_entries
 from inferometer.engine.sweep_graphs import SweepGraphs
+from inferometer.engine.watermark import Watermark
 from inferometer.kernels.support import usable
 from inferometer.kernels.token_rows import Places
 from inferometer.nn.cache import PagedCache
@@ -35,16 +36,16 @@ class Runner:
     """Runs sweeps of one model over one cache.
 
     seats: most sequences that run together. stride: most pages of one sequence. graphs: whether decode sweeps and their sampling are
-    recorded as CUDA graphs, where the device can.
+    recorded as CUDA graphs, where the device can. watermark: of the requests that ask for one.
     """
 
-    def __init__(self, model: Transformer, cache: PagedCache, *, seats: int, stride: int, graphs: bool) -> None:
+    def __init__(self, model: Transformer, cache: PagedCache, *, seats: int, stride: int, graphs: bool, watermark: Watermark) -> None:
         self.model = model
         self.cache = cache
         # One seat more than sequences: rows that only fill up a batch sit there.
         self._tokens = torch.zeros(seats + 1, dtype=torch.int64, device=model.device)
         self._table = torch.zeros(seats + 1, stride, dtype=torch.int32, device=model.device)
-        self._sampling = SamplingState(model.spec.vocabulary, model.device)
+        self._sampling = SamplingState(model.spec.vocabulary, model.device, watermark)
         self._decoding = self._rows(NOBODY)
         self._graphs: SweepGraphs | None = None
         self._samplers: SamplerGraphs | None = None

@@ -7,15 +7,17 @@ from collections.abc import Sequence as Many
 import torch
 
 from inferometer.engine.sampler import SamplingBatch, SamplingRow
+from inferometer.engine.watermark import DEFAULT_WATERMARK, Watermark
 from inferometer.schedule.sequence import Sequence
 
 
 class SamplingState:
     """Keeps one SamplingBatch in step with the sequences that sample in each sweep."""
 
-    def __init__(self, vocabulary: int, device: torch.device) -> None:
+    def __init__(self, vocabulary: int, device: torch.device, watermark: Watermark = DEFAULT_WATERMARK) -> None:
         self._vocabulary = vocabulary
         self._device = device
+        self._watermark = watermark
         self._sequences: tuple[Sequence, ...] = ()
         self._places: dict[int, int] = {}  # by identity, which lasts as long as the sequences are held
         self._batch: SamplingBatch | None = None
@@ -43,7 +45,8 @@ class SamplingState:
             assert self._batch is not None
             self._sequences = decoding
             return self._batch
-        joined = SamplingBatch.build([_row(sequence) for sequence in new], self._vocabulary, self._device) if new else None
+        rows = [_row(sequence) for sequence in new]
+        joined = SamplingBatch.build(rows, self._vocabulary, self._device, self._watermark) if rows else None
         if kept:
             assert self._batch is not None
             batch = self._batch.select(kept) if len(kept) < len(self._places) else self._batch

@@ -18,7 +18,7 @@ from inferometer.nn.cache import PagedCache
 from inferometer.nn.transformer import Transformer
 from inferometer.schedule.sweep import Share
 
-_SHORTEST = 512
+SHORTEST_CONTEXT = 512
 """Tokens up to which all contexts count as equally long."""
 
 PROMPTS = 8
@@ -164,7 +164,7 @@ def rows_bucket(rows: int) -> int:
 
 def _rounded(context: int, most: int) -> int:
     """Fours of the shortest class: the number only decides into how many parts a context is split."""
-    longest = _SHORTEST
+    longest = SHORTEST_CONTEXT
     while longest < context:
         longest *= 4
     return min(longest, most)

@@ -40,8 +40,9 @@ class ModelDescription:
 Reader = Callable[[Mapping[str, Any], str], ModelSpec]
 
 
-def describe(model: str | None, *, config_only: bool = False, read: Reader = read_spec) -> ModelDescription:
-    """The model of this name: a local folder with config.json, a .gguf file, an embedded model, a preset, or a Hub id.
+def describe(model: str | None, *, config_only: bool = False, revision: str | None = None, read: Reader = read_spec) -> ModelDescription:
+    """The model of this name: a local folder with config.json, a .gguf file, an embedded model, a preset, or a Hub id, whose `revision`
+    (a branch, tag or commit; None for main) it then is.
 
     None is the embedded model, fetched if it is not here. With `config_only`, for what needs no weights (an estimate, dummy
     weights), no weights are fetched. `read` turns its configuration into a spec: read_spec refuses what is not run exactly, and
@@ -70,12 +71,12 @@ def describe(model: str | None, *, config_only: bool = False, read: Reader = rea
     if path.suffix.lower() == ".gguf" or path.is_absolute() or model.startswith((".", "~")) or model.endswith("/"):
         raise ModelError(f"no such file or folder: {shown(model)}")
     if hub.is_hub_id(model):
-        return _hub(model, read, config_only=config_only)
+        return _hub(model, read, config_only=config_only, revision=revision)
     raise ModelError(f"no model {shown(model)}: not a local folder, a .gguf file, a preset or a Hub id; {_advice(model)}")
 
 
-def with_weights(description: ModelDescription) -> ModelDescription:
-    """The same model with a path to its weights: a preset's are looked for in the Hugging Face cache, then on the Hub.
+def with_weights(description: ModelDescription, *, revision: str | None = None) -> ModelDescription:
+    """The same model with a path to its weights: a preset's are looked for in the Hugging Face cache, then on the Hub, of `revision`.
 
     An embedded model's are fetched. Raises ModelError where they cannot be had, naming `--weights dummy` as the way without.
     """
@@ -87,7 +88,7 @@ def with_weights(description: ModelDescription) -> ModelDescription:
     if description.hub_id is None:
         raise ModelError(f"{description.name} has no published weights: {remedy}")
     try:
-        folder = hub.snapshot(description.hub_id)
+        folder = hub.snapshot(description.hub_id, revision=revision)
     except ModelError as error:
         raise ModelError(f"no weights for {description.name}: {error}; {remedy}") from None
     return replace(_folder(folder, description.name, read_spec), hub_id=description.hub_id)
@@ -129,9 +130,9 @@ def _folder(path: Path, name: str, read: Reader) -> ModelDescription:
     return ModelDescription(name, spec, config, path, "folder", eos, None)
 
 
-def _hub(hub_id: str, read: Reader, *, config_only: bool) -> ModelDescription:
+def _hub(hub_id: str, read: Reader, *, config_only: bool, revision: str | None) -> ModelDescription:
     try:
-        folder = hub.snapshot(hub_id, config_only=config_only)
+        folder = hub.snapshot(hub_id, config_only=config_only, revision=revision)
     except ModelError as error:
         close = close_names(hub_id)
         meant = f" (did you mean {' or '.join(close)}?)" if close else ""

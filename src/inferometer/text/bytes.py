@@ -31,6 +31,10 @@ class ByteTokenizer(Tokenizer):
         refuse_surrogates(text)
         return list(text.encode("utf-8"))
 
+    def spans(self, text: str, *, special: bool = True) -> list[tuple[int, int, int]]:
+        refuse_surrogates(text)
+        return [(byte, place, place + 1) for place, character in enumerate(text) for byte in character.encode("utf-8")]
+
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         return bytes(_byte(i) for i in ids).decode("utf-8", "replace")
 

@@ -15,6 +15,14 @@ _TEMPLATE_FAILURES = (TypeError, ValueError, LookupError, ArithmeticError, Attri
 """What an expression in a template may raise besides Jinja's own errors."""
 
 
+class _Refusal(Exception):  # noqa: N818  (a template's word, not an error of ours)
+    """What a template raised."""
+
+
+class TemplateRefusalError(UserError):
+    """The template refuses the messages in words of its own (its `raise_exception`)."""
+
+
 class ChatTemplate:
     """A checkpoint's Jinja template, run in Jinja's sandbox with the filters and functions that such templates expect.
 
@@ -35,12 +43,11 @@ class ChatTemplate:
             raise UserError(f"the chat template cannot be read: {_line(error)}; use --raw, or repair the model's chat template") from None
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer) -> ChatTemplate | None:
-        """The template that `tokenizer` came with, None if it has none."""
+    def of(cls, tokenizer: Tokenizer, template: str | None = None) -> ChatTemplate | None:
+        """The template that `tokenizer` came with, else `template`; None if there is neither."""
         names = tokenizer.special_tokens
-        if tokenizer.chat_template is None:
-            return None
-        return cls(tokenizer.chat_template, names.get("bos_token"), names.get("eos_token"), special_tokens=names)
+        source = template if tokenizer.chat_template is None else tokenizer.chat_template
+        return None if source is None else cls(source, names.get("bos_token"), names.get("eos_token"), special_tokens=names)
 
     def render(
         self,
@@ -54,7 +61,8 @@ class ChatTemplate:
 
         A message is a mapping with "role" (a text) and "content" (a text, or a list of parts such as
         {"type": "text", "text": ...}); it may have other keys, such as "tool_calls". The special tokens are in the text, so
-        encode it with special=False. Raises UserError for messages of another form and for those that the template refuses.
+        encode it with special=False. Raises UserError for messages of another form and for those that the template refuses,
+        TemplateRefusalError where it says why.
         """
         import jinja2
 
@@ -65,6 +73,8 @@ class ChatTemplate:
         }
         try:
             text: str = self._template.render(messages=conversation, add_generation_prompt=add_generation_prompt, **context, **self._names)
+        except _Refusal as error:
+            raise TemplateRefusalError(f"the chat template refuses these messages: {_line(error)}") from None
         except (jinja2.TemplateError, *_TEMPLATE_FAILURES) as error:
             raise UserError(f"the chat template does not accept these messages: {_line(error)}") from None
         return text
@@ -72,7 +82,6 @@ class ChatTemplate:
 
 def _environment() -> Any:
     from jinja2 import nodes
-    from jinja2.exceptions import TemplateError
     from jinja2.ext import Extension
     from jinja2.parser import Parser
     from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -87,7 +96,7 @@ def _environment() -> Any:
             return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
     def raise_exception(message: str) -> None:
-        raise TemplateError(message)
+        raise _Refusal(message)
 
     def tojson(value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False) -> str:
         # Jinja's own filter escapes for HTML, which no model has seen.

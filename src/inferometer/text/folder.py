@@ -56,6 +56,11 @@ def folder_tokenizer(folder: Path) -> LibraryTokenizer | None:
     )
 
 
+def folder_chat_template(folder: Path) -> str | None:
+    """The chat template that `folder` declares, with or without a tokenizer beside it. Raises UserError for a damaged file."""
+    return _chat_template(folder, read_json(folder / "tokenizer_config.json"))
+
+
 def _from_tokenizer_json(path: Path) -> Any:
     from tokenizers import Tokenizer as Backend
 

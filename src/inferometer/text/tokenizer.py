@@ -35,6 +35,10 @@ class Tokenizer(ABC):
         """
 
     @abstractmethod
+    def spans(self, text: str, *, special: bool = True) -> list[tuple[int, int, int]]:
+        """As `encode`, each id with the characters of `text` that it stands for, from and up to; none for what was put around it."""
+
+    @abstractmethod
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         """The text of `ids`, without special tokens if `skip_special`. Bytes that are not UTF-8 become U+FFFD."""
 
@@ -75,6 +79,11 @@ class LibraryTokenizer(Tokenizer):
         refuse_surrogates(text)
         ids: list[int] = self._backend.encode(text, add_special_tokens=special).ids
         return ids
+
+    def spans(self, text: str, *, special: bool = True) -> list[tuple[int, int, int]]:
+        refuse_surrogates(text)
+        encoding = self._backend.encode(text, add_special_tokens=special)
+        return [(token_id, start, stop) for token_id, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True)]
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         text: str = self._backend.decode(list(ids), skip_special_tokens=skip_special)

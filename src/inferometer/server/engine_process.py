@@ -1,0 +1,173 @@
+"""The engine's process: loads the model, warms it up, and runs its loop until the server's process tells it to end or is gone.
+
+Started as `python -m inferometer.server.engine_process FD PARENT`: the socket to talk through, and the process that it must not outlive.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Final, Literal, cast
+
+from inferometer.errors import UserError
+from inferometer.server.frames import FrameReader, frame, receive
+from inferometer.server.messages import Begin, Command, Event, Failed, Ping, Pong, Ready
+
+if TYPE_CHECKING:
+    from inferometer.engine.engine import Engine
+    from inferometer.engine.llm import LLM
+    from inferometer.server.settings import ServerSettings
+
+SWEEP_TOKENS: Final = 512
+"""Tokens of a sweep. A prompt's piece delays the tokens of everybody who generates: on a large GPU so many tokens cost about what
+reading the weights costs, so that a step beside a long prompt stays below three steps without one."""
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def main(arguments: list[str]) -> int:
+    """The process's exit code: 0 once it was told to end, 1 where the model could not be started."""
+    end, parent = socket.socket(fileno=int(arguments[0])), int(arguments[1])
+    _die_with(parent)
+    # A terminal's interrupt and a supervisor's signal go to the whole group; when this process ends is the other one's to say.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    link = _Link(end)
+    begin = link.commands.get()
+    assert isinstance(begin, Begin)
+    try:
+        loop = _start(begin.settings, link)
+    except UserError as error:
+        link.send(Failed(str(error), user=True))
+        return 1
+    except Exception as error:  # noqa: BLE001  (whatever it is, the other process tells it in one line)
+        link.send(Failed(f"{type(error).__name__}: {' '.join(str(error).split())}", user=False))
+        return 1
+    loop()
+    return 0
+
+
+class _Link:
+    """The socket: a thread reads commands, whoever has something to tell writes it."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self.commands: SimpleQueue[Command] = SimpleQueue()
+        self._end = end
+        self._lock = threading.Lock()
+        threading.Thread(target=self._read, name="commands", daemon=True).start()
+
+    def send(self, event: Event) -> None:
+        data = frame(event)
+        with self._lock:
+            try:
+                self._end.sendall(data)
+            except OSError:
+                os._exit(1)  # nobody is left to serve
+
+    def _read(self) -> None:
+        reader = FrameReader()
+        with suppress(EOFError, OSError):
+            while True:
+                for command in receive(self._end, reader):
+                    if isinstance(command, Ping):
+                        self.send(Pong())
+                    else:
+                        self.commands.put(cast(Command, command))
+        # The server's process is gone, however it ended. A sweep under way is not worth waiting for.
+        os._exit(1)
+
+
+def _die_with(parent: int) -> None:
+    """Lets the kernel end this process with the one that started it, even where that was killed while this one loads."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # gone before the kernel was asked
+        os._exit(1)
+
+
+def _start(settings: ServerSettings, link: _Link) -> Callable[[], None]:
+    """Loads, warms up, reports Ready; the loop that serves."""
+    from inferometer.engine.llm import LLM
+    from inferometer.server.embedding_loop import EmbeddingLoop
+    from inferometer.server.engine_loop import EngineLoop
+    from inferometer.server.warm_up import warm_up
+
+    llm = LLM(
+        settings.model_path,
+        revision=settings.revision,
+        dtype=settings.dtype,
+        device=settings.device,
+        weights=cast(Literal["auto", "dummy"], settings.weights),
+        tokenizer=settings.tokenizer,
+        gpu_memory=settings.gpu_memory,
+        seed=settings.seed,
+    )
+    if llm.spec.encoder:
+        llm.encode([[0]])
+        link.send(_ready(llm, None))
+        return EmbeddingLoop(llm, link.commands, link.send).run
+    engine = serving_engine(llm, settings)
+    warm_up(engine, settings.total_tokens)
+    link.send(_ready(llm, engine))
+    return EngineLoop(engine, link.commands, link.send).run
+
+
+def serving_engine(llm: LLM, settings: ServerSettings) -> Engine:
+    """The engine for `settings`. Raises UserError where a request of the greatest permitted length could never run."""
+    from inferometer.engine.engine import PAGE_SIZE, SEATS, Engine
+    from inferometer.engine.tuning import tune
+    from inferometer.engine.watermark import Watermark
+
+    tune(llm.model)  # before memory is measured and sweeps are recorded
+    seats = min(SEATS, settings.max_concurrent_requests, settings.max_batch_size or SEATS)
+    pages = llm.room(seats=seats, sweep_tokens=SWEEP_TOKENS)
+    budget = settings.batch_total_tokens
+    if budget is not None:
+        wanted = -(-budget // PAGE_SIZE)
+        if wanted > pages:
+            raise UserError(
+                f"--max-batch-total-tokens {budget} needs {wanted} pages of KV cache, there is memory for {pages} "
+                f"({pages * PAGE_SIZE} tokens); lower it, or leave it out to have what the memory holds"
+            )
+        pages = wanted
+    longest = settings.total_tokens
+    if pages * PAGE_SIZE < longest:
+        raise UserError(
+            f"--max-total-tokens {longest} is more than the {pages * PAGE_SIZE} tokens of KV cache that there is memory for; "
+            "lower it, or raise --gpu-memory"
+        )
+    return Engine(
+        llm.model,
+        pages=pages,
+        seats=seats,
+        sweep_tokens=SWEEP_TOKENS,
+        watermark=Watermark(settings.watermark_gamma, settings.watermark_delta),
+        graphs=not settings.disable_custom_kernels,
+    )
+
+
+def _ready(llm: LLM, engine: Engine | None) -> Ready:
+    from inferometer.bench.environment import device_name, device_slug
+
+    return Ready(
+        pages=0 if engine is None else engine.pages,
+        page_size=0 if engine is None else engine.page_size,
+        page_bytes=0 if engine is None else engine.page_bytes,
+        seats=0 if engine is None else engine.seats,
+        dtype=str(llm.dtype).removeprefix("torch."),
+        device=str(llm.device),
+        device_name=device_name(llm.device),
+        device_slug=device_slug(llm.device),
+        text_limit=llm.text_limit if llm.spec.encoder else None,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,202 @@
+"""A server's life: from settings to an exit code, with nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+
+from inferometer.errors import UserError
+from inferometer.server.app import make_app
+from inferometer.server.child import Child
+from inferometer.server.connection import connections
+from inferometer.server.engine_client import EngineClient
+from inferometer.server.flags import pointless
+from inferometer.server.log import set_up_logging
+from inferometer.server.messages import Begin, Failed, Ready
+from inferometer.server.observatory import Observatory
+from inferometer.server.served_model import ServedModel, find_model
+from inferometer.server.service import Service
+from inferometer.server.settings import ServerSettings
+from inferometer.server.step_prices import step_prices
+from inferometer.server.traces import Tracer, make_tracer
+
+LOG = logging.getLogger(__name__)
+
+PING_SECONDS = 2.0
+FLUSH_SECONDS = 1.0
+"""How long answers that were cut off may take to be written."""
+
+
+class StartError(RuntimeError):
+    """The engine could not be started, for no reason that a user could mend."""
+
+
+def serve(settings: ServerSettings) -> int:
+    """Serves until a signal ends it. The exit code: 0 after a signal, 1 if the engine had died by then.
+
+    Raises UserError for whatever keeps it from starting, StartError where the engine failed for another reason.
+    """
+    set_up_logging(as_json=settings.json_output)
+    listener = _bind(settings)
+    with listener:
+        if settings.huggingface_hub_cache is not None:
+            os.environ["HF_HUB_CACHE"] = settings.huggingface_hub_cache  # for the engine's process as well
+        model = find_model(settings)
+        settings = (settings.fitted_to_embed if model.spec.encoder else settings.fitted)(model.context_limit)
+        for line in pointless(settings):
+            LOG.info(line)
+        if settings.revision is not None and settings.model_id is not None and not model.versioned:
+            LOG.info("--revision has no effect: %s is no model of the Hub", model.name)
+        tracer = make_tracer(settings.otlp_endpoint, model.name)
+        child = Child({})
+        try:
+            return _loop_runner()(_Server(settings, model, listener, child, tracer).run())
+        finally:
+            child.finish()
+            if tracer is not None:
+                tracer.close()
+
+
+class _Server:
+    """The event loop's part."""
+
+    def __init__(self, settings: ServerSettings, model: ServedModel, listener: socket.socket, child: Child, tracer: Tracer | None) -> None:
+        self._settings = settings
+        self._model = model
+        self._listener = listener
+        self._child = child
+        self._tracer = tracer
+        self._ending = asyncio.Event()
+        self._now = asyncio.Event()
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled)
+        _, client = await loop.create_connection(EngineClient, sock=self._child.end)
+        client.begin(Begin(self._settings))
+        ready = await self._loaded(client)
+        if ready is None:
+            return 0
+        observatory = Observatory(self._settings, ready, step_prices(self._model.spec, ready), self._tracer)
+        client.observer = observatory.observer
+        service = Service(self._settings, self._model, ready, client, observatory.observer)
+        try:
+            await self._serve(service, observatory)
+        finally:
+            service.close()
+            died = client.gone
+            client.stop()
+        return 1 if died else 0
+
+    def _signalled(self) -> None:
+        if self._ending.is_set():
+            self._now.set()
+        self._ending.set()
+
+    async def _loaded(self, client: EngineClient) -> Ready | None:
+        """What the engine loaded; None where a signal came first. Raises UserError or StartError."""
+        ending = asyncio.create_task(self._ending.wait())
+        await asyncio.wait((client.ready, ending), return_when=asyncio.FIRST_COMPLETED)
+        ending.cancel()
+        if not client.ready.done():
+            client.stop()
+            self._child.process.kill()  # it may be in the middle of reading weights
+            return None
+        ready = client.ready.result()
+        if isinstance(ready, Failed):
+            raise UserError(ready.message) if ready.user else StartError(ready.message)
+        return ready
+
+    async def _serve(self, service: Service, observatory: Observatory) -> None:
+        config = uvicorn.Config(
+            make_app(service, observatory),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            http=connections(self._settings.client_seconds),
+            server_header=False,
+            timeout_keep_alive=75,
+            backlog=2048,
+        )
+        server = _Uvicorn(config)
+        # What was made so far lives as long as the process: a collection in the middle of a stream need not look at it.
+        gc.collect()
+        gc.freeze()
+        self._listener.listen(config.backlog)  # from here on whoever connects is served, if not at once
+        serving = asyncio.create_task(server.serve(sockets=[self._listener]))
+        pinging = asyncio.create_task(_ping(service.client))
+        host, port = self._listener.getsockname()[:2]
+        LOG.info("serving %s on http://%s:%d", service.model.name, f"[{host}]" if ":" in host else host, port)
+        await asyncio.wait((serving, asyncio.create_task(self._ending.wait())), return_when=asyncio.FIRST_COMPLETED)
+        await self._drain(service)
+        server.should_exit = True
+        await asyncio.wait((serving,), timeout=FLUSH_SECONDS)
+        server.force_exit = True
+        await serving
+        pinging.cancel()
+
+    async def _drain(self, service: Service) -> None:
+        """Lets open requests finish, for drain_seconds or until a second signal; then cuts them off."""
+        service.draining = True
+        LOG.info("ending: %d permits are taken", service.permits.taken)
+        back = asyncio.create_task(service.permits.all_back())
+        now = asyncio.create_task(self._now.wait())
+        await asyncio.wait((back, now), timeout=self._settings.drain_seconds, return_when=asyncio.FIRST_COMPLETED)
+        if not back.done():
+            LOG.warning("%d permits were still taken: their requests are cut off", service.permits.taken)
+            service.cut_off()
+            await asyncio.wait((back,), timeout=FLUSH_SECONDS)
+        back.cancel()
+        now.cancel()
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn without its signal handlers: when this ends is ours to say."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Does nothing."""
+        yield
+
+
+async def _ping(client: EngineClient) -> None:
+    while True:
+        client.ping()
+        await asyncio.sleep(PING_SECONDS)
+
+
+def _bind(settings: ServerSettings) -> socket.socket:
+    """A bound socket, which nobody can connect to until uvicorn listens: the port is ours, and nobody takes us for ready."""
+    host, port = settings.hostname, settings.port
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except OSError as error:
+        raise UserError(f"--hostname {host} is no address of this machine: {error.strerror or error}") from None
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise UserError(f"--port {port} of {host} cannot be used: {error.strerror or error}; use another --port") from None
+    return listener
+
+
+def _loop_runner() -> Callable[[Coroutine[Any, Any, int]], int]:
+    """asyncio.run, on uvloop where that is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run
+    return uvloop.run

@@ -1,0 +1,229 @@
+"""OpenAI's chat, asked by OpenAI's own client: the template, the tokens, the stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from running_server import RunningServer
+from served_tokenizer import BEGIN, served_tokenizer
+
+from inferometer import LLM, SamplingParams
+from tiny_models import tiny_model
+
+MESSAGES: list[Any] = [{"role": "system", "content": "You are tiny."}, {"role": "user", "content": "héllo 👋"}]
+RENDERED = "<system>You are tiny.\n<user>héllo 👋\n<assistant>"
+
+
+@pytest.fixture(scope="module")
+def llm(chat_model: Path) -> LLM:
+    """The same model without a server."""
+    return LLM(chat_model, dtype="float32", device="cpu", weights="dummy", tokenizer=chat_model, gpu_memory=0.25)
+
+
+@pytest.fixture(scope="module")
+def client(chat_server: RunningServer) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{chat_server.url}/v1", api_key="none", max_retries=0, timeout=60) as made:
+        yield made
+
+
+def ask(client: openai.OpenAI, messages: Any = MESSAGES, **parameters: Any) -> Any:
+    """A chat completion, greedy unless told otherwise."""
+    return client.chat.completions.create(**{"model": "tgi", "messages": messages, "temperature": 0, "max_tokens": 24, **parameters})
+
+
+def test_the_answer_is_the_engines_behind_the_template_with_one_beginning(
+    client: openai.OpenAI, llm: LLM, chat_server: RunningServer
+) -> None:
+    assert llm.tokenizer is not None
+    ids = [BEGIN, *llm.tokenizer.encode(RENDERED, special=False)]
+    (expected,) = llm.generate([ids], SamplingParams(max_new_tokens=24, temperature=0))
+    answer = ask(client)
+    assert answer.object == "chat.completion"
+    assert answer.id.startswith("chatcmpl-")
+    (choice,) = answer.choices
+    assert (choice.index, choice.finish_reason, choice.logprobs) == (0, "length", None)
+    assert (choice.message.role, choice.message.content) == ("assistant", expected.text)
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens) == (len(ids), 24, len(ids) + 24)
+    chat_server.alive()
+
+
+def test_a_stream_says_the_same_as_a_whole_answer(client: openai.OpenAI) -> None:
+    parameters = {"n": 2, "temperature": 1, "seed": 11, "stop": ["e"]}
+    whole = ask(client, **parameters)
+    first, *chunks = list(ask(client, stream=True, stream_options={"include_usage": True}, **parameters))
+    assert (first.choices[0].delta.role, first.choices[0].delta.content) == ("assistant", "")
+    assert first.object == "chat.completion.chunk"
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage == whole.usage
+    texts, reasons = ["", ""], [None, None]
+    for chunk in chunks:
+        for choice in chunk.choices:
+            texts[choice.index] += choice.delta.content or ""
+            reasons[choice.index] = choice.finish_reason
+    assert texts == [choice.message.content for choice in whole.choices]
+    assert reasons == [choice.finish_reason for choice in whole.choices]
+
+
+def test_logprobs_come_with_bytes(client: openai.OpenAI) -> None:
+    choice = ask(client, logprobs=True, top_logprobs=3).choices[0]
+    content = choice.logprobs.content
+    assert len(content) == 24
+    assert b"".join(bytes(token.bytes) for token in content).decode("utf-8", "replace") == choice.message.content
+    for token in content:
+        assert len(token.top_logprobs) == 3
+        assert token.top_logprobs[0].token == token.token  # it is greedy
+        assert token.top_logprobs[0].logprob == token.logprob
+        assert [top.logprob for top in token.top_logprobs] == sorted((top.logprob for top in token.top_logprobs), reverse=True)
+    assert ask(client, logprobs=True).choices[0].logprobs.content[0].top_logprobs == []
+    streamed = [
+        token
+        for chunk in ask(client, logprobs=True, top_logprobs=3, stream=True)
+        if chunk.choices[0].logprobs
+        for token in chunk.choices[0].logprobs.content
+    ]
+    assert streamed == content
+
+
+def test_content_may_come_in_parts(client: openai.OpenAI) -> None:
+    parts = [{"type": "text", "text": "hél"}, {"type": "text", "text": "lo 👋"}]
+    assert ask(client, [MESSAGES[0], {"role": "user", "content": parts}]).choices == ask(client).choices
+
+
+def test_the_newer_name_of_the_limit_wins_and_without_one_there_is_all_the_room(client: openai.OpenAI) -> None:
+    assert ask(client, max_completion_tokens=3).usage.completion_tokens == 3
+    answer = client.chat.completions.create(
+        model="tgi", messages=MESSAGES, temperature=0, logit_bias={"40": 100}, extra_body={"ignore_eos": True}
+    )
+    assert answer.usage is not None
+    assert answer.usage.total_tokens == 512
+    assert answer.choices[0].finish_reason == "length"
+
+
+def test_what_the_template_refuses_is_told_in_its_own_words(client: openai.OpenAI, chat_server: RunningServer) -> None:
+    with pytest.raises(openai.BadRequestError, match="this model knows no critic") as caught:
+        ask(client, [{"role": "critic", "content": "Xylophone-4711"}])
+    assert caught.value.param == "messages"
+    assert "Xylophone" not in str(caught.value)
+    chat_server.alive()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user"},
+        {"role": "user", "content": None},
+        {"role": "user", "content": 5},
+        {"role": "user", "content": ["text"]},
+        {"role": "user", "content": [{"type": "text"}]},
+        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,x"}}]},
+        {"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}]},
+        {"content": "x"},
+        {"role": "", "content": "x"},
+        {"role": 3, "content": "x"},
+        "text",
+        None,
+    ],
+)
+def test_what_is_no_message_is_refused(client: openai.OpenAI, chat_server: RunningServer, message: Any) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask(client, [{"role": "user", "content": "Xylophone-4711"}, message])
+    assert caught.value.param == "messages"
+    assert "number 1" in str(caught.value)
+    assert "Xylophone" not in str(caught.value)
+    chat_server.alive()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]},
+        {"tool_choice": "required"},
+        {"functions": [{"name": "f"}]},
+        {"response_format": {"type": "json_object"}},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}},
+        {"guided_json": {"type": "object"}},
+        {"guided_regex": "[a-z"},
+        {"structured_outputs": {"choice": ["a"]}},
+        {"modalities": ["text", "audio"]},
+        {"audio": {"voice": "alloy", "format": "wav"}},
+        {"prediction": {"type": "content", "content": "x"}},
+        {"adapter_id": "mine"},
+        {"lora_request": {"name": "mine"}},
+        {"chat_template": "{{ 7 * 7 }}"},
+        {"use_beam_search": True},
+        {"min_p": 0.1},
+        {"web_search_options": {}, "min_p": 0.5},
+    ],
+)
+def test_what_would_change_the_answer_and_is_not_run_is_refused_by_name(
+    client: openai.OpenAI, chat_server: RunningServer, fields: dict[str, Any]
+) -> None:
+    for stream in (False, True):
+        with pytest.raises(openai.BadRequestError, match="this server does not support") as caught:
+            client.chat.completions.create(model="tgi", messages=MESSAGES, stream=stream, extra_body=fields)
+        assert caught.value.param in fields
+        assert caught.value.code == "unsupported_parameter"
+    chat_server.alive()
+
+
+def test_what_asks_for_nothing_new_is_passed_over(client: openai.OpenAI) -> None:
+    fields = {
+        "tools": [],
+        "tool_choice": "none",
+        "response_format": {"type": "text"},
+        "modalities": ["text"],
+        "user": "me",
+        "metadata": {"a": "b"},
+        "store": False,
+        "parallel_tool_calls": True,
+        "adapter_id": None,
+        "min_p": 0,
+    }
+    assert ask(client, extra_body=fields).choices == ask(client).choices
+
+
+def test_a_model_without_a_template_says_so(bloom_server: RunningServer) -> None:
+    answer = bloom_server.post("/v1/chat/completions", {"messages": MESSAGES})
+    assert answer.status == 400
+    assert "has no chat template: use /v1/completions" in answer.json()["error"]["message"]
+    bloom_server.alive()
+
+
+def test_a_folders_template_serves_a_tokenizer_without_one_and_a_damaged_one_keeps_nobody_from_starting(tmp_path: Path) -> None:
+    from inferometer.server.chat import Chat
+    from inferometer.server.failures import ApiError
+    from inferometer.server.served_model import find_model
+    from inferometer.server.settings import ServerSettings
+
+    folder = served_tokenizer(tiny_model(tmp_path, "llama"))
+    settings = ServerSettings(model_id=str(folder), weights="dummy")
+    assert Chat(find_model(settings)).text(MESSAGES) == RENDERED  # of the byte tokenizer, which has no token for the beginning
+    (folder / "chat_template.jinja").write_text("{% for")
+    with pytest.raises(ApiError, match=r"the chat template of .* cannot be read"):
+        Chat(find_model(settings)).text(MESSAGES)
+    (folder / "chat_template.jinja").write_text("{{ messages[0].content | int + messages[0] }}")
+    with pytest.raises(ApiError, match="does not accept these messages"):
+        Chat(find_model(settings)).text(MESSAGES)
+    (folder / "chat_template.jinja").write_text("")
+    with pytest.raises(ApiError, match="makes no text"):
+        Chat(find_model(settings)).text(MESSAGES)
+
+
+@pytest.mark.slow
+@pytest.mark.real
+def test_the_embedded_model_chats() -> None:
+    with (
+        RunningServer("--device", "cpu", "--dtype", "float32", "--gpu-memory", "0.5") as server,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        question = [{"role": "user", "content": "What is the capital of France? Answer in one word."}]
+        answer = ask(client, question, max_tokens=16)
+        assert "Paris" in answer.choices[0].message.content
+        assert answer.choices[0].finish_reason == "stop"
+        streamed = "".join(chunk.choices[0].delta.content or "" for chunk in ask(client, question, max_tokens=16, stream=True))
+        assert streamed == answer.choices[0].message.content
+        server.alive()

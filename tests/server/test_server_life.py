@@ -1,0 +1,196 @@
+"""A server's life: it starts or says why not, it ends cleanly, and nothing is left of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from running_server import LIMITS, RunningServer, children, dummy, is_running, until
+
+LONG = {"inputs": "a long one", "parameters": {"max_new_tokens": 400}}
+
+
+def start(models: dict[str, Path], *more: str) -> tuple[int, str, float]:
+    """Exit code, last line of standard error and seconds of a server that does not start."""
+    began = time.monotonic()
+    with RunningServer("--model-id", str(models["llama"]), "--weights", "dummy", "--device", "cpu", *more, wait=False) as server:
+        code = server.process.wait(60)
+        server._reader.join()
+        assert children(server.process.pid) == []
+        return code, server.log, time.monotonic() - began
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--model-id", "/nowhere/at/all"), "no such file or folder"),
+        (("--max-input-length", "100", "--max-total-tokens", "100"), "--max-input-length 100 must be below --max-total-tokens 100"),
+        (("--max-batch-total-tokens", "64"), "--max-batch-total-tokens 64 is less than --max-total-tokens"),
+        (("--max-total-tokens", "2048"), "--max-total-tokens 2048 is more than the 512 tokens that the model can hold"),
+        (("--num-shard", "0"), "--num-shard must be at least 1"),
+        (("--sharded", "maybe"), "--sharded must be true or false, not 'maybe'"),
+        (("--max-best-of", "9", "--max-concurrent-requests", "4"), "--max-best-of 9 is more than --max-concurrent-requests 4"),
+        (("--hostname", "203.0.113.7"), "--port 0 of 203.0.113.7 cannot be used"),
+        (("--dtype", "float7"), "--dtype float7 is unknown"),
+        (("--port", "70000"), "--port must be at most 65535"),
+    ],
+)
+def test_what_keeps_it_from_starting_is_one_line(models: dict[str, Path], arguments: tuple[str, ...], complaint: str) -> None:
+    code, log, _ = start(models, *arguments)
+    assert code == 2
+    lines = [line for line in log.splitlines() if line.startswith("inferometer: error:")]
+    assert len(lines) == 1
+    assert complaint in lines[0]
+    assert "Traceback" not in log
+
+
+def test_a_port_in_use_is_told(models: dict[str, Path]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        code, log, _ = start(models, "--port", str(taken.getsockname()[1]))
+    assert code == 2
+    assert "cannot be used: Address already in use; use another --port" in log
+
+
+def test_a_stale_socket_file_changes_nothing(models: dict[str, Path], tmp_path: Path) -> None:
+    stale = tmp_path / "uds-0"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(stale))
+    with dummy(models["llama"], *LIMITS, "--shard-uds-path", str(tmp_path / "uds")) as server:
+        server.alive()
+        assert "--shard-uds-path has no effect: the engine is reached through a socket pair without a name" in server.log
+
+
+def test_settings_come_from_the_environment_and_flags_win(models: dict[str, Path]) -> None:
+    environment = {
+        "MODEL_ID": str(models["gpt2"]),
+        "MAX_BEST_OF": "5",
+        "MAX_STOP_SEQUENCES": "7",
+        "WEIGHTS": "dummy",
+        "HOSTNAME": "elsewhere",
+    }
+    with RunningServer("--max-stop-sequences", "2", "--device", "cpu", *LIMITS, environment=environment) as server:
+        info = server.get("/info").json()
+    assert (info["model_id"], info["max_best_of"], info["max_stop_sequences"]) == (str(models["gpt2"]), 5, 2)
+    with RunningServer("--device", "cpu", environment={**environment, "MAX_BEST_OF": "many"}, wait=False) as server:
+        assert server.process.wait(30) == 2
+        server._reader.join()
+        assert "MAX_BEST_OF must be a whole number, not 'many'" in server.log
+
+
+def test_nobody_is_let_in_before_it_is_warm(models: dict[str, Path]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    arguments = ("--model-id", str(models["llama"]), "--weights", "dummy", "--device", "cpu", *LIMITS, "--port", str(port))
+    with RunningServer(*arguments, wait=False) as server:
+        server.port = port
+        while True:
+            try:
+                status = server.get("/health").status
+            except ConnectionRefusedError:
+                assert server.process.poll() is None
+                time.sleep(0.05)
+            else:
+                break
+        assert status == 200
+        assert "serving" in server.log
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_open_requests_finish(small_server: RunningServer, number: int) -> None:
+    engine = small_server.engine_process()
+    connection, response = small_server.open_stream("/generate_stream", LONG)
+    small_server.process.send_signal(number)
+    small_server.wait_for_log("ending: 1 permits")
+    assert small_server.post("/generate", LONG).status == 503
+    assert small_server.get("/health").status == 503
+    rest = response.read()
+    connection.close()
+    assert b'"finish_reason":null' not in rest
+    assert json.loads(rest.decode().strip().rpartition("data:")[2])["generated_text"] is not None
+    assert small_server.process.wait(20) == 0
+    assert not is_running(engine)
+
+
+def test_a_second_signal_ends_it_now(models: dict[str, Path]) -> None:
+    with dummy(models["llama"], *LIMITS, "--drain-seconds", "600", "--max-concurrent-requests", "2") as server:
+        engine = server.engine_process()
+        os.kill(engine, signal.SIGSTOP)  # so that what is open stays open
+        answers: list[int] = []
+        asking = threading.Thread(target=lambda: answers.append(server.post("/generate", LONG).status))
+        asking.start()
+        # Nobody is told of a permit; the refusal of a request that needs all of them tells that one is taken.
+        until(lambda: server.post("/generate", {"inputs": "x", "parameters": {"best_of": 2, "do_sample": True}}).status == 429)
+        server.process.send_signal(signal.SIGTERM)
+        server.wait_for_log("ending: 1 permits")
+        assert server.end() == 0
+        asking.join(20)
+        assert answers == [503]
+        assert not is_running(engine)
+
+
+def test_draining_has_an_end(models: dict[str, Path]) -> None:
+    with dummy(models["llama"], *LIMITS, "--drain-seconds", "0") as server:
+        os.kill(server.engine_process(), signal.SIGSTOP)
+        connection = server.connect()
+        connection.request("POST", "/generate_stream", json.dumps(LONG), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        assert server.end() == 0
+        assert json.loads(response.read().decode().removeprefix("data:"))["error_type"] == "incomplete_generation"
+        connection.close()
+
+
+def test_a_killed_server_takes_its_engine_along(small_server: RunningServer) -> None:
+    engine = small_server.engine_process()
+    connection, _ = small_server.open_stream("/generate_stream", LONG)
+    small_server.process.kill()
+    until(lambda: not is_running(engine))
+    connection.close()
+
+
+def test_a_server_that_is_killed_while_it_loads_takes_its_engine_along(models: dict[str, Path]) -> None:
+    with RunningServer("--model-id", str(models["llama"]), "--weights", "dummy", "--device", "cpu", wait=False) as server:
+        until(lambda: children(server.process.pid), 60)
+        engine = server.engine_process()
+        server.process.kill()
+        until(lambda: not is_running(engine))
+
+
+def test_a_signal_while_it_loads_ends_it(models: dict[str, Path]) -> None:
+    with RunningServer("--model-id", str(models["llama"]), "--weights", "dummy", "--device", "cpu", wait=False) as server:
+        until(lambda: children(server.process.pid), 60)
+        engine = server.engine_process()
+        time.sleep(0.3)
+        assert server.end() == 0
+        assert not is_running(engine)
+
+
+def test_a_dead_engine_is_told(small_server: RunningServer) -> None:
+    connection, response = small_server.open_stream("/generate_stream", LONG)
+    os.kill(small_server.engine_process(), signal.SIGKILL)
+    last = json.loads(response.read().decode().strip().rpartition("data:")[2])
+    connection.close()
+    assert last["error_type"] == "generation"
+    for path in ("/health", "/ping", "/"):
+        answer = small_server.get(path)
+        assert (answer.status, answer.json()) == (503, {"error": "unhealthy", "error_type": "healthcheck"})
+    assert small_server.post("/generate", LONG).status == 503
+    assert small_server.end() == 1
+
+
+def test_an_engine_that_stands_still_is_told(models: dict[str, Path]) -> None:
+    with dummy(models["llama"], *LIMITS, "--stall-seconds", "1") as server:
+        engine = server.engine_process()
+        os.kill(engine, signal.SIGSTOP)
+        connection = server.connect()
+        connection.request("POST", "/generate", json.dumps(LONG), {"Content-Type": "application/json"})
+        until(lambda: server.get("/health").status == 503)
+        os.kill(engine, signal.SIGCONT)
+        assert connection.getresponse().status == 200
+        connection.close()
+        server.alive()
