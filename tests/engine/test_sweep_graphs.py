@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from inferometer.engine.facts import Facts
 from inferometer.engine.sweep_graphs import SweepGraphs
 from inferometer.kernels.token_choice import best, choose_torch
 from inferometer.kernels.token_rows import Places
@@ -69,6 +70,11 @@ class Sweeps:
         return [s for s in sweep.shares if s.decodes], [s for s in sweep.shares if not s.decodes]
 
 
+def facts(shares: tuple[list[Share], list[Share]]) -> tuple[Facts, Facts]:
+    decoding, rest = shares
+    return Facts.of(decoding, PAGE), Facts.of(rest, PAGE)
+
+
 def seats(shares: list[Share]) -> list[int]:
     found = [share.sequence.seat for share in shares if share.samples]
     assert None not in found
@@ -83,7 +89,7 @@ def test_a_decode_sweep_follows_the_tokens_that_the_one_before_has_left_at_the_s
     for _ in range(4):  # the third time as a graph
         decoding, rest = sweeps.next()
         assert not rest
-        sampled = sweeps.graphs.choose(decoding, rest)
+        sampled = sweeps.graphs.choose(*facts((decoding, rest)))
         want = best(sweeps.model.table[torch.tensor([now[seat] for seat in seats(decoding)])]).tolist()
         assert sampled.token_ids.tolist() == want
         assert sampled.fetch().read().token_ids == want
@@ -99,11 +105,11 @@ def test_tokens_are_the_best_of_the_logits_beside_prompts_too() -> None:
     decoding, rest = sweeps.next()
     assert decoding
     assert rest
-    logits, places = sweeps.graphs.run(decoding, rest)
+    logits, places = sweeps.graphs.run(*facts((decoding, rest)))
     count = len(seats([*decoding, *rest]))
     want, before = best(logits[:count]), sweeps.newest.clone()
     assert places[:count].tolist() == seats([*decoding, *rest])
-    sampled = sweeps.graphs.choose(decoding, rest)
+    sampled = sweeps.graphs.choose(*facts((decoding, rest)))
     assert torch.equal(sampled.token_ids, want)
     before[places[:count]] = want
     assert torch.equal(sweeps.newest[:SEATS], before[:SEATS])
@@ -115,5 +121,5 @@ def test_each_kind_is_recorded_for_itself() -> None:
     for kind in (sweeps.graphs.choose, sweeps.graphs.run):
         recorded = sweeps.graphs.recorded
         for _ in range(2):
-            kind(*sweeps.next())
+            kind(*facts(sweeps.next()))
         assert sweeps.graphs.recorded == recorded + 1

@@ -14,7 +14,9 @@ from inferometer.nn.invariant import BlockProduct, KernelProduct, Multiply, Prod
 from inferometer.nn.linear import Packed
 
 ROWS = 2
-"""That are tried on the CPU: of each, every number of the result shows whether the order was the same."""
+NUMBERS = 256
+"""The least rows that are tried on the CPU, and numbers of their results: each of these shows whether the order was the same, unless by
+chance two orders round alike."""
 
 Shape = tuple[int, int, bool, bool]
 """Outputs, inputs, whether there is a bias, whether the weight is packed: what a library may choose by."""
@@ -39,7 +41,7 @@ class ProductChoice:
             return KernelProduct(weight, bias, self._forms[shape])
         shape = outputs, inputs, bias is not None, packed is not None
         if shape not in self._sizes:
-            x, trial = cancelling(ROWS, outputs, inputs, self._dtype)
+            x, trial = cancelling(max(ROWS, -(-NUMBERS // outputs)), outputs, inputs, self._dtype)
             nothing = None if bias is None else torch.zeros_like(bias)
             self._sizes[shape] = agreeing_sizes(_multiply(trial, nothing, None if packed is None else Packed(trial)), x)
         return BlockProduct(_multiply(weight, bias, packed), self._sizes[shape])
