@@ -13,6 +13,7 @@ from torch import Tensor
 
 from inferometer.kernels import skinny
 from inferometer.kernels.activation import ACTIVATIONS
+from inferometer.kernels.finish import linear_torch
 from inferometer.kernels.skinny_launch import Tiling, candidates, tiling
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -85,7 +86,7 @@ def test_kernel_ends_as_separate_operations_would(interpreted: Callable[..., Any
         got = interpreted(
             skinny.skinny_triton, case.x, case.weight, case.bias, activation=activation, residual=case.residual, launch=launch
         )
-        want = skinny.skinny_torch(case.x, case.weight, case.bias, activation=activation, residual=case.residual)
+        want = linear_torch(case.x, case.weight, case.bias, activation=activation, residual=case.residual)
         close(got, want, dtype, slack=4)  # squares and the like make one rounding two or four
 
 
@@ -114,7 +115,7 @@ def test_bias_and_residual_may_be_missing(interpreted: Callable[..., Any], rows:
     residual = case.residual if parts == "residual" else None
     for launch in (CUT, WHOLE):
         got = interpreted(skinny.skinny_triton, case.x, case.weight, bias, residual=residual, launch=launch)
-        close(got, skinny.skinny_torch(case.x, case.weight, bias, residual=residual), torch.float32)
+        close(got, linear_torch(case.x, case.weight, bias, residual=residual), torch.float32)
 
 
 def test_no_rows_and_no_outputs() -> None:
@@ -192,7 +193,7 @@ def test_gpu_is_the_formula(rows: int, outputs: int, inputs: int, dtype: torch.d
 def test_gpu_ends_as_separate_operations_would(rows: int, activation: Any, dtype: torch.dtype) -> None:
     case = Case.of(rows, 300, 512, dtype, seed=int.from_bytes(os.urandom(3), "big"), device="cuda")
     got = skinny.skinny(case.x, case.weight, case.bias, activation=activation, residual=case.residual)
-    close(got, skinny.skinny_torch(case.x, case.weight, case.bias, activation=activation, residual=case.residual), dtype, slack=4)
+    close(got, linear_torch(case.x, case.weight, case.bias, activation=activation, residual=case.residual), dtype, slack=4)
 
 
 @pytest.mark.gpu

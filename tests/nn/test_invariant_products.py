@@ -15,7 +15,7 @@ from inferometer.engine.device import supports
 from inferometer.kernels.cancelling import cancelling, same_bits
 from inferometer.kernels.gate import gate_torch
 from inferometer.nn.invariant import SIZES, STANDARD, BlockProduct, agreeing_sizes
-from inferometer.nn.linear import Packed
+from inferometer.nn.packed import Packed
 from inferometer.nn.product_choice import ProductChoice
 
 CPU = torch.device("cpu")

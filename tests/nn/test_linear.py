@@ -9,7 +9,8 @@ from torch.nn import functional
 from inferometer.kernels.activation import ACTIVATIONS
 from inferometer.kernels.norm import NormWeights
 from inferometer.model.spec import Activation
-from inferometer.nn.linear import Linear, Packed, head_logits, padded_rows
+from inferometer.nn.linear import Linear
+from inferometer.nn.packed import Packed
 
 X = torch.randn(3, 24, generator=torch.Generator().manual_seed(0))
 
@@ -49,16 +50,3 @@ def test_a_cpu_leaves_the_residual_to_the_norm() -> None:
 
 def test_a_cpu_leaves_the_norm_to_the_norm() -> None:
     assert linear().normed(X[:1], NormWeights("rms", 1e-5, None, None)) is None
-
-
-@pytest.mark.parametrize(("dtype", "width", "stride"), [(torch.bfloat16, 17, 64), (torch.float32, 33, 64), (torch.float32, 32, 32)])
-def test_rows_begin_at_multiples_of_128_bytes(dtype: torch.dtype, width: int, stride: int) -> None:
-    rows = padded_rows(torch.zeros(3, 1, dtype=dtype), width)
-    assert rows.shape == (3, width)
-    assert rows.stride() == (stride, 1)
-    assert padded_rows(rows, width, 7).shape == (7, width)
-
-
-def test_logits_on_a_cpu_are_the_product() -> None:
-    made = linear()
-    assert torch.equal(head_logits(X, made.weight, {}), functional.linear(X, made.weight))

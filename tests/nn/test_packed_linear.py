@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from inferometer.nn.linear import Linear, Packed
+from inferometer.nn.linear import Linear
+from inferometer.nn.packed import Packed
 
 pytestmark = pytest.mark.skipif(not Packed.possible(torch.empty(1, 1, dtype=torch.bfloat16)), reason="torch without oneDNN")
 

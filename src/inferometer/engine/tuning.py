@@ -18,10 +18,11 @@ from inferometer.kernels.skinny import skinny_triton
 from inferometer.kernels.skinny_choice import BUCKETS, DTYPES, Shape, choice_path, load_choices, save_choices
 from inferometer.kernels.skinny_launch import Tiling, candidates
 from inferometer.kernels.support import usable
+from inferometer.nn.head import Head
 from inferometer.nn.layers import Layer
 from inferometer.nn.linear import Linear
 from inferometer.nn.numerics import Numerics
-from inferometer.nn.transformer import Head, Transformer
+from inferometer.nn.transformer import Transformer
 
 SECONDS = 5.0
 """After which no further measurement is started: what is left is measured at the next start."""

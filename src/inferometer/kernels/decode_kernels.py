@@ -25,6 +25,22 @@ def turn(
 
 
 @kernel()
+def put_newest(
+    keys: Any, values: Any, key: Any, value: Any, cos: Any, sin: Any, row: Any, place: Any, head: Any, ours: Any, kv_heads: constexpr,
+    head_size: constexpr, width: constexpr, turned: constexpr,
+) -> Any:  # fmt: skip
+    """The key and value at these addresses, the key rotated if need be; stored at their place of the cache where `ours`."""
+    d = tl.arange(0, width)
+    real = d < head_size
+    own_key = turn(key, cos, sin, row, d, real, head_size, turned)
+    own_value = tl.load(value + d, mask=real, other=0)
+    at = place * (kv_heads * head_size) + head * head_size + d
+    tl.store(keys + at, own_key, mask=real & ours)
+    tl.store(values + at, own_value, mask=real & ours)
+    return own_key, own_value
+
+
+@kernel()
 def come_ahead(
     keys: Any, values: Any, entries: Any, start: Any, stop: Any, head: Any, kv_heads: constexpr, head_size: constexpr,
     page_size: constexpr, block: constexpr, stages: constexpr,
@@ -86,15 +102,14 @@ def attend_alone(
         if ahead:
             come_ahead(keys, values, entries, start, stop, head, kv_heads, head_size, page_size, block, stages)
         tl.extra.cuda.gdc_wait()
-    real_d = d < head_size
-    q = turn(query + row.to(tl.int64) * query_row + head * query_head, cos, sin, row.to(tl.int64), d, real_d, head_size, turned)
+    at_query = query + row.to(tl.int64) * query_row + head * query_head
+    q = turn(at_query, cos, sin, row.to(tl.int64), d, d < head_size, head_size, turned)
     q = q.to(tl.float32) * scale
     if fresh:
-        own_key = turn(key + row.to(tl.int64) * key_row + head * key_head, cos, sin, row.to(tl.int64), d, real_d, head_size, turned)
-        own_value = tl.load(value + row.to(tl.int64) * value_row + head * value_head + d, mask=real_d, other=0)
-        own_at = own_place * (kv_heads * head_size) + head * head_size + d
-        tl.store(keys + own_at, own_key, mask=real_d & ours)
-        tl.store(values + own_at, own_value, mask=real_d & ours)
+        own_key, own_value = put_newest(
+            keys, values, key + row.to(tl.int64) * key_row + head * key_head, value + row.to(tl.int64) * value_row + head * value_head,
+            cos, sin, row.to(tl.int64), own_place, head, ours, kv_heads, head_size, width, turned,
+        )  # fmt: skip
     if biased:
         slope = tl.load(slopes + head) * 1.4426950408889634
     best = tl.full([block], -1.0e38, tl.float32)
@@ -186,16 +201,15 @@ def attend_group(
         if ahead:
             come_ahead(keys, values, entries, start, stop, kv_head, kv_heads, head_size, page_size, block, stages)
         tl.extra.cuda.gdc_wait()
-    real_d = d < head_size
     at_query = query + row.to(tl.int64) * query_row + head[:, None] * query_head
     q = turn(at_query, cos, sin, row.to(tl.int64), d[None, :], ours, head_size, turned)
     if fresh:
         # Programs that share the key head all write the same.
-        own_key = turn(key + row.to(tl.int64) * key_row + kv_head * key_head, cos, sin, row.to(tl.int64), d, real_d, head_size, turned)
-        own_value = tl.load(value + row.to(tl.int64) * value_row + kv_head * value_head + d, mask=real_d, other=0)
-        own_at = own_place * (kv_heads * head_size) + kv_head * head_size + d
-        tl.store(keys + own_at, own_key, mask=real_d & own)
-        tl.store(values + own_at, own_value, mask=real_d & own)
+        own_key, own_value = put_newest(
+            keys, values, key + row.to(tl.int64) * key_row + kv_head * key_head,
+            value + row.to(tl.int64) * value_row + kv_head * value_head, cos, sin, row.to(tl.int64), own_place, kv_head, own,
+            kv_heads, head_size, width, turned,
+        )  # fmt: skip
         own_score = tl.sum(q.to(tl.float32) * own_key.to(tl.float32)[None, :], 1) * scale
     if wide:
         q = q.to(tl.float32)

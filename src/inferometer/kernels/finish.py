@@ -4,8 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from inferometer.kernels.activation import activate
+from torch import Tensor
+from torch.nn import functional
+
+from inferometer.kernels.activation import ACTIVATIONS, activate
 from inferometer.kernels.support import constexpr, kernel, tl
+from inferometer.model.spec import Activation
+
+
+def finish_torch(out: Tensor, activation: Activation | None, residual: Tensor | None) -> Tensor:
+    """activation(out) + residual: torch's operations, one after another."""
+    if activation is not None:
+        out = ACTIVATIONS[activation](out)
+    return out if residual is None else residual + out
+
+
+def linear_torch(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, activation: Activation | None = None, residual: Tensor | None = None
+) -> Tensor:
+    """The reference of launches that end so: x (rows, inputs), weight (outputs, inputs), residual and result (rows, outputs)."""
+    return finish_torch(functional.linear(x, weight, bias), activation, residual)
 
 
 @kernel()

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from inferometer.kernels.ragged_blocks import block_of
 from inferometer.kernels.ragged_prefill import LOG2_E, ragged_prefill_torch
 from inferometer.kernels.support import Table, Tiles, capability, constexpr, kernel, look_up, power_of_two, tl, usable, wide
 
@@ -105,15 +106,7 @@ def _attend(
     head = tl.program_id(0)
     # The last blocks of a row see the most keys: they come first, and short ones fill the end.
     number = tl.num_programs(1) - 1 - tl.program_id(1)
-    row = -1
-    for first_row in range(0, rows + 1, 128):
-        candidate = first_row + tl.arange(0, 128)
-        opening = tl.load(starts + candidate, mask=candidate <= rows, other=0) // queries + candidate
-        row += tl.sum(((candidate <= rows) & (opening <= number)).to(tl.int32), 0)
-    start = tl.load(starts + row)
-    stop = tl.load(starts + row + 1, mask=row < rows, other=0)
-    stop = tl.where(row < rows, stop, tokens)
-    begin = start + (number - (start // queries + row)) * queries
+    row, begin, stop = block_of(starts, number, rows, tokens, queries)
     if begin >= stop:
         return
     context = tl.load(contexts + row, mask=row < rows, other=0)

@@ -8,11 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from inferometer.kernels.activation import ACTIVATIONS
 from inferometer.kernels.cancelling import cancelling, same_bits
-from inferometer.kernels.finish import finish
+from inferometer.kernels.finish import finish, linear_torch
 from inferometer.kernels.support import capability, constexpr, early, kernel, processors, tl, usable, wait_for_inputs, wide
 from inferometer.model.spec import Activation
 
@@ -83,17 +81,7 @@ def invariant_linear(
     """
     if usable(x.device):
         return invariant_linear_triton(x, weight, bias, activation=activation, residual=residual)
-    return invariant_linear_torch(x, weight, bias, activation=activation, residual=residual)
-
-
-def invariant_linear_torch(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, activation: Activation | None = None, residual: Tensor | None = None
-) -> Tensor:
-    """The reference."""
-    out = functional.linear(x, weight, bias)
-    if activation is not None:
-        out = ACTIVATIONS[activation](out)
-    return out if residual is None else residual + out
+    return linear_torch(x, weight, bias, activation=activation, residual=residual)
 
 
 def invariant_linear_triton(

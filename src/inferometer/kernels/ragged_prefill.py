@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from inferometer.kernels.ragged_blocks import block_of
 from inferometer.kernels.support import Table, Tiles, capability, constexpr, kernel, look_up, power_of_two, tl, usable, wide
 
 LOG2_E = math.log2(math.e)
@@ -162,8 +163,7 @@ def ragged_prefill_triton(
     assert query.stride(2) == table.stride(1) == 1
     rows = contexts.shape[0]
     chosen = tiling or tiles(query.dtype, head_size, longest_query, query.device)
-    # Row r's blocks of queries are numbered from starts[r] // queries + r: room enough for its last, partly filled block, and
-    # known to the host without starts. The tokens behind the last row are a row of their own, for zeros.
+    # As `block_of` numbers them. The tokens behind the last row are a row of their own, for zeros.
     blocks = tokens // chosen.queries + rows + 1
     _attend.launch(
         (heads, blocks), query, keys, values, table, seats, starts, contexts, query if slopes is None else slopes, out, query.stride(0),
@@ -184,15 +184,7 @@ def _attend(
     head = tl.program_id(0)
     # The last blocks of a row see the most keys: they come first, and short ones fill the end.
     number = tl.num_programs(1) - 1 - tl.program_id(1)
-    row = -1
-    for first in range(0, rows + 1, 128):
-        candidate = first + tl.arange(0, 128)
-        begin = tl.load(starts + candidate, mask=candidate <= rows, other=0) // queries + candidate
-        row += tl.sum(((candidate <= rows) & (begin <= number)).to(tl.int32), 0)
-    start = tl.load(starts + row)
-    stop = tl.load(starts + row + 1, mask=row < rows, other=0)
-    stop = tl.where(row < rows, stop, tokens)
-    begin = start + (number - (start // queries + row)) * queries
+    row, begin, stop = block_of(starts, number, rows, tokens, queries)
     if begin >= stop:
         return
     context = tl.load(contexts + row, mask=row < rows, other=0)

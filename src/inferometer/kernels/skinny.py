@@ -8,10 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from inferometer.kernels.activation import ACTIVATIONS
-from inferometer.kernels.finish import finish
+from inferometer.kernels.finish import finish, linear_torch
 from inferometer.kernels.norm import NormWeights
 from inferometer.kernels.peaks import Peaks, peak
 from inferometer.kernels.prefetch import prefetch
@@ -38,17 +36,7 @@ def skinny(
     """
     if usable(x.device):
         return skinny_triton(x, weight, bias, activation=activation, residual=residual)
-    return skinny_torch(x, weight, bias, activation=activation, residual=residual)
-
-
-def skinny_torch(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, activation: Activation | None = None, residual: Tensor | None = None
-) -> Tensor:
-    """The reference."""
-    out = functional.linear(x, weight, bias)
-    if activation is not None:
-        out = ACTIVATIONS[activation](out)
-    return out if residual is None else residual + out
+    return linear_torch(x, weight, bias, activation=activation, residual=residual)
 
 
 def skinny_triton(

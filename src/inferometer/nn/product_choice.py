@@ -11,7 +11,7 @@ from torch.nn import functional
 from inferometer.kernels.cancelling import cancelling
 from inferometer.kernels.invariant_linear import Form, agreeing_forms
 from inferometer.nn.invariant import BlockProduct, KernelProduct, Multiply, Product, agreeing_sizes
-from inferometer.nn.linear import Packed
+from inferometer.nn.packed import Packed
 
 ROWS = 2
 NUMBERS = 256

@@ -9,19 +9,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from inferometer.errors import ModelError
-from inferometer.kernels.head_choice import choose_best
 from inferometer.kernels.log_softmax import log_softmax
-from inferometer.kernels.skinny_choice import Launches, launch_for
-from inferometer.kernels.token_choice import choose
 from inferometer.kernels.token_rows import Places
 from inferometer.model.spec import LearnedPositions, ModelSpec, Rotary
 from inferometer.nn.attention import sweep_context
 from inferometer.nn.batch import RaggedBatch
 from inferometer.nn.cache import PagedCache
 from inferometer.nn.few_tokens import FewTokens
-from inferometer.nn.invariant import Product
+from inferometer.nn.head import Head, padded_rows
 from inferometer.nn.layers import Layer, Norm
-from inferometer.nn.linear import Linear, head_logits, padded_rows
+from inferometer.nn.linear import Linear
 from inferometer.nn.numerics import Numerics
 from inferometer.nn.product_choice import ProductChoice
 from inferometer.nn.residency import AllResident, Residency
@@ -69,41 +66,6 @@ class Embedding(nn.Module):
             kinds = batch.token_types
             x = x + (self.token_type.weight[0] if kinds is None else self.token_type(kinds))
         return x if self.norm is None else self.norm(x)
-
-
-class Head(nn.Module):
-    """From hidden states to logits; the matrix is the embedding's where tied."""
-
-    def __init__(self, spec: ModelSpec) -> None:
-        super().__init__()
-        self.projection = Linear(spec.hidden, spec.embedding, bias=False) if spec.embedding != spec.hidden else None
-        self.weight = None if spec.tied_head else nn.Parameter(torch.empty(spec.vocabulary, spec.embedding), requires_grad=False)
-        self.launches: Launches = {}
-        self.product: Product | None = None
-
-    def forward(self, hidden: Tensor, token_table: Tensor, out: Tensor | None = None, few: FewTokens | None = None) -> Tensor:
-        """(rows, hidden) -> (rows, vocabulary), in `out` if that is given, which is for GPUs."""
-        if self.projection is not None:
-            hidden = self.projection(hidden)
-        if few is not None and few.projects(hidden):
-            return few.project(hidden)
-        if self.product is not None:
-            logits = self.product(hidden)
-            return logits if out is None else out.copy_(logits)
-        return head_logits(hidden, self._weight(token_table), self.launches, out)
-
-    def choose(self, hidden: Tensor, token_table: Tensor, places: Places, room: Tensor | None) -> None:
-        """The best token after each hidden state (rows, hidden). Logits of few rows on a GPU are never written."""
-        weight = self._weight(token_table)
-        states = hidden if self.projection is None else self.projection(hidden)
-        launch = launch_for(states, weight, self.launches) if self.product is None else None
-        if launch is None:
-            choose(self.forward(hidden, token_table, room), places)
-        else:
-            choose_best(states, weight, places, launch)
-
-    def _weight(self, token_table: Tensor) -> Tensor:
-        return token_table if self.weight is None else self.weight
 
 
 class Transformer(nn.Module):

@@ -133,11 +133,6 @@ class EngineClient(asyncio.Protocol):
     def _pending(self) -> bool:
         return bool(self._generations or self._embeddings)
 
-    @property
-    def open_requests(self) -> int:
-        """Requests that the engine still owes something."""
-        return len(self._generations) + len(self._embeddings)
-
     def committed(self) -> tuple[int, int, int]:
         """(requests that wait for their turn, requests whose turn has come, tokens that the latter may come to hold)."""
         running = [each.request for each in self._generations.values() if each.times.started is not None]

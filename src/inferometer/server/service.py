@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from inferometer.errors import UserError
 from inferometer.schedule.request import Request
-from inferometer.schedule.sampling import SEEDS, SamplingParams, check
+from inferometer.schedule.sampling import SEEDS, SamplingParams
 from inferometer.server.chat import Chat
 from inferometer.server.engine_client import SILENCE_SECONDS, EngineClient
 from inferometer.server.failures import ApiError, ClientGoneError, cut_off, draining, invalid, unhealthy, waited_too_long
@@ -108,13 +108,6 @@ class Service:
         vocabulary = self.model.spec.vocabulary
         if not 0 <= min(token_ids) <= max(token_ids) < vocabulary:
             raise invalid(f"the prompt has a token outside the model's vocabulary, 0 to {vocabulary - 1}")
-
-    def check_params(self, params: SamplingParams) -> None:
-        """Raises ApiError where `params` name a token that the model does not have."""
-        try:
-            check(params, self.model.spec.vocabulary)
-        except UserError as error:
-            raise invalid(str(error)) from None
 
     @asynccontextmanager
     async def generations(

@@ -1,0 +1,47 @@
+"""The head: logits wherever they are wanted, and the best token without them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from inferometer.kernels.token_rows import Places
+from inferometer.model.description import describe
+from inferometer.nn.head import Head, padded_rows
+
+HIDDEN = torch.randn(3, 16, generator=torch.Generator().manual_seed(0))
+
+
+def head(embedding: int) -> tuple[Head, Tensor]:
+    """One that is tied, and the table that it is tied to."""
+    made = Head(replace(describe("opt-125m", config_only=True).spec, hidden=16, embedding=embedding, vocabulary=40, tied_head=True))
+    for parameter in made.parameters():
+        parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    return made, torch.randn(40, embedding, generator=torch.Generator().manual_seed(2))
+
+
+@pytest.mark.parametrize("embedding", [16, 8])
+def test_logits_are_the_product_of_the_projected_states(embedding: int) -> None:
+    made, table = head(embedding)
+    states = HIDDEN if made.projection is None else functional.linear(HIDDEN, made.projection.weight)
+    want = functional.linear(states, table)
+    assert torch.equal(made(HIDDEN, table), want)
+    room = padded_rows(HIDDEN, 40)
+    assert made(HIDDEN, table, room).data_ptr() == room.data_ptr()
+    torch.testing.assert_close(room, want)
+    places = Places.on(HIDDEN.device, 3)
+    made.choose(HIDDEN, table, places, room)
+    assert torch.equal(places.token_ids, want.argmax(1))
+    torch.testing.assert_close(places.logprobs, want.log_softmax(1).amax(1))
+
+
+@pytest.mark.parametrize(("dtype", "width", "stride"), [(torch.bfloat16, 17, 64), (torch.float32, 33, 64), (torch.float32, 32, 32)])
+def test_rows_begin_at_multiples_of_128_bytes(dtype: torch.dtype, width: int, stride: int) -> None:
+    rows = padded_rows(torch.zeros(3, 1, dtype=dtype), width)
+    assert rows.shape == (3, width)
+    assert rows.stride() == (stride, 1)
+    assert padded_rows(rows, width, 7).shape == (7, width)
