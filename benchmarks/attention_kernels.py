@@ -18,12 +18,12 @@ from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 
 import torch
-from gpu_clock import ceilings, milliseconds
+from gpu_clock import begin, milliseconds
 from torch import Tensor
 
 from inferometer.kernels import paged_decode, ragged_prefill
 from inferometer.kernels.decode_launch import ALONE, FEW, GROUPED, Cut, cut
-from inferometer.kernels.support import Tiles, capability, look_up, processors, usable
+from inferometer.kernels.support import Tiles, capability, look_up, processors
 from inferometer.nn.alibi import slopes as alibi
 
 PAGE_SIZE = 16
@@ -280,13 +280,9 @@ def main() -> int:
     for name in ("block", "warps", "stages", "queries", "parts"):
         parser.add_argument(f"--{name}", type=int, help="instead of the table's")
     options = parser.parse_args()
-    if not torch.cuda.is_available() or not usable(torch.device("cuda", torch.cuda.current_device())):
-        print("needs a CUDA device of compute capability 7.5 or higher, and triton", file=sys.stderr)
-        return 2
-    clock = Clock()
-    found = ceilings()
+    found = begin(DTYPE)
     copy, gemm = found.copy_gb_s, found.gemm_tflop_s
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}: copy {copy:.0f} GB/s, GEMM {gemm:.0f} TFLOP/s, {DTYPE}", flush=True)
+    clock = Clock()
     plan = [(case, choices(case, options)) for case in CASES if options.only in case.name]
     if options.sweep:
         with ProcessPoolExecutor(min(8, os.cpu_count() or 1), mp_context=get_context("spawn")) as workers:

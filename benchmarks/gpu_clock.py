@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import statistics
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from inferometer.bench.calibrate import calibrate
+from inferometer.kernels.support import usable
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,21 @@ def ceilings() -> Ceilings:
     """
     found = calibrate(f"cuda:{torch.cuda.current_device()}", budget_s=4)
     return Ceilings(found.copy_bandwidth_bytes_s / 1e9, found.matmul_flop_s["bfloat16"] / 1e12)
+
+
+def begin(dtype: torch.dtype) -> Ceilings:
+    """The ceilings, printed with the card they are of. Exits with 2 where the kernels cannot run."""
+    if not torch.cuda.is_available() or not usable(torch.device("cuda", torch.cuda.current_device())):
+        print("needs a CUDA device of compute capability 7.5 or higher, and triton", file=sys.stderr)
+        sys.exit(2)
+    torch.manual_seed(0)
+    found = ceilings()
+    print(
+        f"{torch.cuda.get_device_name()}, torch {torch.__version__}: copy {found.copy_gb_s:.0f} GB/s, GEMM {found.gemm_tflop_s:.0f} "
+        f"TFLOP/s, {dtype}",
+        flush=True,
+    )
+    return found
 
 
 def milliseconds(launches: Sequence[Callable[[], object]], budget_ms: float = 100) -> float:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
-from gpu_clock import ceilings, milliseconds
+from gpu_clock import begin, milliseconds
 from torch import Tensor
 from torch.nn import functional
 
@@ -21,7 +21,6 @@ from inferometer.kernels.gate import gate, gate_torch
 from inferometer.kernels.kv_write import kv_write
 from inferometer.kernels.norm import norm, norm_torch
 from inferometer.kernels.rotary_write import rotary_write, rotary_write_torch, rotate
-from inferometer.kernels.support import usable
 from inferometer.model.spec import NormKind, Rotary
 from inferometer.nn.rotary import RotaryEmbedding
 
@@ -143,12 +142,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="run the cases whose name contains this")
     options = parser.parse_args()
-    if not torch.cuda.is_available() or not usable(torch.device("cuda", torch.cuda.current_device())):
-        print("needs a CUDA device of compute capability 7.5 or higher, and triton", file=sys.stderr)
-        return 2
-    torch.manual_seed(0)
-    copy = ceilings().copy_gb_s
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}: copy {copy:.0f} GB/s, {DTYPE}", flush=True)
+    copy = begin(DTYPE).copy_gb_s
     for hidden in HIDDEN:
         for tokens in TOKENS:
             for case in cases(tokens, hidden):

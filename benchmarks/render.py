@@ -53,11 +53,18 @@ def measurements(files: list[Path]) -> str:
     for file in files:
         records: list[dict[str, Any]] = [json.loads(line) for line in file.read_text().splitlines()]
         about = records[0]
-        ceilings = f"copy {about['copy_bytes_s'] / 1e12:.2f} TB/s, bfloat16 {about['bf16_flop_s'] / 1e12:.0f} TFLOP/s in the same run"
-        parts.append(f"## {file.stem}: {about['device_name']}, torch {about['environment']['torch']}, {ceilings}")
+        parts.append(f"## {file.stem}: {about['device_name']}, torch {about['environment']['torch']}, {_ceilings(about)} in the same run")
         for kind, alike in groupby(records, key=lambda record: record["measured"]):
             parts.append(f"### {kind}\n\n{_table(list(alike))}")
     return "".join(f"\n{part}\n" for part in parts)
+
+
+def _ceilings(about: dict[str, Any]) -> str:
+    """What the device reached that everything stands beside: a processor's matrix rate is not always known."""
+    parts = [f"copy {about['copy_bytes_s'] / 1e9:.3g} GB/s"]
+    if about["bf16_flop_s"] is not None:
+        parts.append(f"bfloat16 {about['bf16_flop_s'] / 1e12:.3g} TFLOP/s")
+    return ", ".join(parts)
 
 
 def _table(records: list[dict[str, Any]]) -> str:

@@ -15,14 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from gpu_clock import ceilings, milliseconds
+from gpu_clock import begin, milliseconds
 from torch import Tensor
 from torch.nn import functional
 
 from inferometer.kernels.head_choice import choose_best_triton
 from inferometer.kernels.skinny import skinny
 from inferometer.kernels.skinny_launch import MOST_ROWS
-from inferometer.kernels.support import usable
 from inferometer.kernels.token_bounds import bounds
 from inferometer.kernels.token_choice import choose, draw
 from inferometer.kernels.token_filters import Filters, bounds_torch
@@ -153,12 +152,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="run the cases whose name contains this")
     parser.add_argument("--rows", default=",".join(map(str, ROWS)), help="numbers of rows, comma between (%(default)s)")
     options = parser.parse_args()
-    if not torch.cuda.is_available() or not usable(torch.device("cuda", torch.cuda.current_device())):
-        print("needs a CUDA device of compute capability 7.5 or higher, and triton", file=sys.stderr)
-        return 2
-    torch.manual_seed(0)
-    copy = ceilings().copy_gb_s
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}: copy {copy:.0f} GB/s, {DTYPE}", flush=True)
+    copy = begin(DTYPE).copy_gb_s
     for rows in [int(part) for part in options.rows.split(",")]:
         for vocabulary in VOCABULARIES:
             for case in from_logits(rows, vocabulary):

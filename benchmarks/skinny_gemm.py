@@ -22,13 +22,13 @@ from functools import partial
 from multiprocessing import get_context
 
 import torch
-from gpu_clock import ceilings, milliseconds
+from gpu_clock import begin, milliseconds
 from torch import Tensor
 from torch.nn import functional
 
 from inferometer.kernels.skinny import skinny_triton
 from inferometer.kernels.skinny_launch import Tiling, tiling
-from inferometer.kernels.support import power_of_two, processors, usable
+from inferometer.kernels.support import power_of_two, processors
 
 CACHE_BYTES = 256 * 2**20
 """More than any L2 cache holds, by far."""
@@ -219,12 +219,7 @@ def main() -> int:
     parser.add_argument("--sweep", action="store_true", help="try other launches")
     parser.add_argument("--seconds", type=float, default=80, help="start no further launch of a sweep after so long (%(default)s)")
     options = parser.parse_args()
-    if not torch.cuda.is_available() or not usable(torch.device("cuda", torch.cuda.current_device())):
-        print("needs a CUDA device of compute capability 7.5 or higher, and triton", file=sys.stderr)
-        return 2
-    torch.manual_seed(0)
-    copy = ceilings().copy_gb_s
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}: copy {copy:.0f} GB/s, {DTYPE}", flush=True)
+    copy = begin(DTYPE).copy_gb_s
     rows = [int(part) for part in (options.rows or ("1,8" if options.sweep else "1,2,4,8,16,32")).split(",")]
     shapes = tuple(shape for shape in (SWEPT if options.sweep and not options.only else SHAPES) if options.only in str(shape))
     with torch.inference_mode():

@@ -82,3 +82,11 @@ def test_a_sink_goes_on_past_a_full_disk() -> None:
     assert sink.kept == 0
     assert sink.failure is not None
     assert "No space left" in str(sink.failure)
+
+
+@pytest.mark.parametrize("content", ["", "root:x:0:0\n", '{"torn": '])
+def test_a_file_without_a_record_is_the_users_mistake(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "other"
+    path.write_text(content)
+    with pytest.raises(UserError, match="holds no record; name a file"):
+        read_records(path)

@@ -77,7 +77,8 @@ class Sink:
 def read_records(path: Path) -> list[Record]:
     """The records of a journal in the order in which they were written. A line torn by a crash, which is no JSON, is passed over.
 
-    Raises UserError naming the file and the line for JSON that is not a record, or a record whose arithmetic is off.
+    Raises UserError naming the file for one that holds no record at all, and the line too for JSON that is not a record, or a record
+    whose arithmetic is off.
     """
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -93,4 +94,6 @@ def read_records(path: Path) -> list[Record]:
             records.append(Record.from_json(value))
         except (ValueError, TypeError, AttributeError) as error:
             raise UserError(f"{path}, line {number}: {error}") from error
+    if not records:
+        raise UserError(f"{path} holds no record; name a file of records that `bench --output` wrote")
     return records
