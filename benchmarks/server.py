@@ -109,24 +109,35 @@ def lognormal(generator: random.Random, mean: float, count: int) -> list[int]:
 # Without a server.
 
 
+def say(what: str, since: float) -> None:
+    print(f"{what}: {time.perf_counter() - since:.1f} s", file=sys.stderr, flush=True)
+
+
 def bare(plan: Plan, parts: Sequence[str]) -> dict[str, Any]:
     """What the engine does by itself: the mix through LLM.generate and through the engine as the server sets it up, and single requests."""
     found: dict[str, Any] = {}
     settings = plan.settings
+    begin = time.perf_counter()
     with LLM(plan.folder, weights="dummy", dtype=plan.dtype, device=plan.device, gpu_memory=plan.gpu_memory) as llm:
+        say("loaded", begin)
         if "throughput" in parts:
             prompts = [prompt for prompt, _ in plan.mix()]
             params = [SamplingParams(max_new_tokens=new) for _, new in plan.mix()]
             warm = len(prompts) // 3
             llm.generate(prompts[:warm], params[:warm])  # compiles, and records graphs
             llm.engine.clear()
+            say("a third of the requests through LLM.generate, and what was first loaded", begin)
             begin = time.perf_counter()
             done = llm.generate(prompts, params)
             found["generate_s"] = time.perf_counter() - begin
+            say("all through LLM.generate", begin)
             assert [len(each.token_ids) for each in done] == [each.max_new_tokens for each in params]
             llm.close()
+        begin = time.perf_counter()
         engine = serving_engine(llm, settings)
         warm_up(engine, settings.total_tokens)
+        found["warm_up_s"] = time.perf_counter() - begin
+        say("an engine as the server's, warmed up", begin)
         if "throughput" in parts:
             for number, (prompt, own) in enumerate(zip(prompts, params, strict=True)):
                 engine.add(Request(number, tuple(prompt.encode()), own, 0))
@@ -134,6 +145,7 @@ def bare(plan: Plan, parts: Sequence[str]) -> dict[str, Any]:
             while engine.has_work:
                 engine.step()
             found["engine_s"] = time.perf_counter() - begin
+            say("all through it", begin)
         if "single" in parts:
             found |= single_steps(engine, plan)
     return found
@@ -185,6 +197,7 @@ class Server:
 @contextmanager
 def serving(plan: Plan) -> Iterator[Server]:
     """A server for as long as this lasts."""
+    begin = time.perf_counter()
     command = [sys.executable, "-m", "inferometer", "serve", "--hostname", "127.0.0.1", "--port", "0", *plan.flags]
     with tempfile.TemporaryFile("w+") as log, subprocess.Popen(command, stderr=log, text=True) as process:
         try:
@@ -197,6 +210,7 @@ def serving(plan: Plan) -> Iterator[Server]:
                 if process.poll() is not None:
                     raise SystemExit(f"the server did not start: {said}")
                 time.sleep(0.1)
+            say("the server ready", begin)
             yield Server(process, int(found.group(1)))
         finally:
             process.terminate()
@@ -306,27 +320,28 @@ def main() -> None:
         name = "tiny" if arguments.small else arguments.model
         device = torch.device(plan.device)
         about = {"model": name, "dtype": plan.dtype, "device_name": device_name(device), "environment": environment(device)}
-        found = []
+
+        def keep(record: dict[str, Any]) -> None:
+            for key, value in record.items():
+                print(f"  {key}: {value:.4g}" if isinstance(value, float) else f"  {key}: {value}")
+            print(flush=True)
+            if arguments.output:
+                with open(arguments.output, "a") as file:
+                    file.write(json.dumps({**about, **record}) + "\n")
+
         if set(parts) - {"cpu"}:
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as apart:  # so that its memory is free again for the server
                 alone = apart.submit(bare, plan, parts).result()
             with serving(plan) as server:
                 if "throughput" in parts:
-                    found.append(throughput(plan, server, alone))
+                    keep(throughput(plan, server, alone))
                 if "single" in parts:
-                    found.append(single(plan, server, alone))
+                    keep(single(plan, server, alone))
                 if "beside" in parts:
-                    found.append(beside(plan, server))
+                    keep(beside(plan, server))
         if "cpu" in parts:
             with serving(tiny) as server:
-                found.append({**cpu(server), "model": "tiny", "dtype": "float32", "device_name": device_name(torch.device("cpu"))})
-        for record in found:
-            for key, value in record.items():
-                print(f"  {key}: {value:.4g}" if isinstance(value, float) else f"  {key}: {value}")
-            print()
-            if arguments.output:
-                with open(arguments.output, "a") as file:
-                    file.write(json.dumps({**about, **record}) + "\n")
+                keep({**cpu(server), "model": "tiny", "dtype": "float32", "device_name": device_name(torch.device("cpu"))})
 
 
 if __name__ == "__main__":
