@@ -24,7 +24,7 @@ SHORTEST_CONTEXT = 512
 PROMPTS = 8
 """The most prompts of a recorded sweep."""
 
-PROMPT_TOKENS = (64, 128, 256, 512)
+PROMPT_TOKENS = (64, 128, 256, 384, 512)
 """Buckets of their tokens. Beyond the last the GPU is busy for longer than the host takes to launch kernel by kernel."""
 
 
