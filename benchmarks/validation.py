@@ -5,9 +5,10 @@ python benchmarks/validation.py --check    exits 1 and names the files that are 
 python benchmarks/validation.py --refit [REGIME ...]    fits the constants of every fold of these regimes (of all, if none is named)
                                            anew first, which takes minutes; then as without it
 python benchmarks/validation.py --suggest REGIME ...    prints the constants that all rows of these regimes that may be fitted give, for
-                                           stacks.toml: own-h100 is for the native stack, once the engine was measured anew
+                                           stacks.toml: own-time is for the native stack, once the engine was measured anew
 
-Our own rows are read from benchmarks/results/*.jsonl, of GPUs that the catalogue has. A calibration beside a file of records, as
+Our own rows are read from benchmarks/results/*.jsonl, of GPUs that the catalogue has; those of an engine that has changed since are shown
+and not counted. A calibration beside a file of records, as
 NAME.calibration.json (one device's object of the file in the cache's calibration folder), goes with its rows.
 """
 
@@ -37,10 +38,13 @@ MEASURED = Path(str(files("inferometer.estimate.measured")))
 PAGE = ROOT / "benchmarks" / "VALIDATION.md"
 GIB = 1 << 30
 
-STACKS = {"native": ("native", "own-h100", "own-memory"), "hf": ("hf-eager", "own-hf-h100", "own-hf-memory")}
+STACKS = {"native": ("native", "own-time", "own-memory"), "hf": ("hf-eager", "own-hf-time", "own-hf-memory")}
+OUTDATED = ("foundation-h100",)
+"""Files whose native rows are of an engine before its kernels."""
+GPUS = ("h100-sxm", "h200")
 HEAD = """\
-# This product's own runs, the median of each case's. Rows change with the engine, so they inform and gate nothing; rows of an older
-# revision than the newest are shown and not counted. Written by `python benchmarks/validation.py` from benchmarks/results.
+# This product's own runs, the median of each case's. Rows change with the engine, so they inform and gate nothing; rows of an engine
+# that has changed much since are shown and not counted. Written by `python benchmarks/validation.py` from benchmarks/results.
 source = "benchmarks/results"
 """
 
@@ -48,12 +52,11 @@ source = "benchmarks/results"
 def own_rows(folder: Path) -> str:
     """rows/own.toml: a table for the figures that have all but a few columns in common."""
     kept = [(file.stem, record) for file in sorted(folder.glob("*.jsonl")) for record in read_records(file)]
-    kept = [(stem, record) for stem, record in kept if record.status == "ok" and record.device == "h100-sxm" and record.admission is None]
-    newest = max((record.started_at[:10] for _, record in kept), default="")
+    kept = [(stem, record) for stem, record in kept if record.status == "ok" and record.device in GPUS and record.admission is None]
     tables: dict[str, list[str]] = {}
     for stem, record in kept:
         for regime, mode, figure in figures(record):
-            head = heading(stem, record, regime, counted=record.started_at[:10] == newest)
+            head = heading(stem, record, regime, counted=record.backend != "native" or stem not in OUTDATED)
             new = {"generate": record.decode_length, "decode": record.steps}.get(mode) or 0
             columns = (record.case_id, record.model, record.dtype, mode, record.batch_size, record.sequence_length, new, figure)
             tables.setdefault(head, []).append(f"    {json.dumps(columns)},\n")

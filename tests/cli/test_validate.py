@@ -45,7 +45,7 @@ def test_a_missed_gate_is_no_failure(capsys: pytest.CaptureFixture[str]) -> None
     assert main(["validate"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
-    for name in ("001-runtime-8gpu", "002-tp1", "mlenergy", "own-h100"):
+    for name in ("001-runtime-8gpu", "002-tp1", "mlenergy", "own-time"):
         assert f"| {name} " in out
     assert "Peak roofline" in out
 

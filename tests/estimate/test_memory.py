@@ -30,7 +30,7 @@ def test_weights_and_cache_by_hand() -> None:
     found = memory(spec, Formats(), NATIVE, Workload(batch=4, length=1000, generated=24), cpu=False)
     assert found.weights == 2 * parameter_count(spec)
     assert found.kv == 4 * 1024 * 2 * 32 * 4096 * 2
-    assert found.peak_bytes == found.weights + found.kv + max(found.activations, found.logits)
+    assert found.peak_bytes == found.weights + found.workspace + found.kv + max(found.activations, found.logits)
     assert found.device_bytes == found.peak_bytes + found.context
 
 
@@ -41,6 +41,14 @@ def test_a_sequence_holds_whole_pages_of_all_but_its_last_token(length: int, gen
     assert kv_bytes(spec, Formats(), NATIVE, replace(asked, generated=0)) == 0
     held = 3 * (length + generated) * 2 * 24 * 2048 * 2
     assert kv_bytes(spec, Formats(), HF, asked) == held + held // 48
+
+
+def test_sequences_of_one_token_hold_pages_for_a_sweep() -> None:
+    spec, asked = _spec("opt-1.3b"), Workload(batch=16, length=1024, generated=1)
+    page = 16 * 2 * 24 * 2048 * 2
+    assert kv_bytes(spec, Formats(), NATIVE, asked) == 8 * 64 * page  # 8192 tokens
+    assert kv_bytes(spec, Formats(), NATIVE, replace(asked, generated=2)) == 16 * 65 * page
+    assert kv_bytes(spec, Formats(), NATIVE, replace(asked, length=10_000)) == 625 * page
 
 
 def test_prompts_run_in_sweeps_of_limited_size() -> None:
@@ -62,14 +70,18 @@ def test_a_gpus_pages_need_no_bias_in_memory() -> None:
     def activations(**where: bool) -> int:
         return activation_bytes(spec, Formats(), NATIVE, asked, **where)
 
-    assert activations(cpu=True) - activations(cpu=False) == 16 * 256 * 256 * 2
+    # The bias, and inner states before an activation, which a GPU's matrix library applies itself.
+    assert activations(cpu=True) - activations(cpu=False) == 16 * 256 * 256 * 2 + 2 * 256 * (4 - 1) * 1024 * 2
 
 
 def test_a_layers_largest_moment_by_hand() -> None:
     # OPT: the layer's input, the residual after attention, the norm's output, the inner width before and after its activation.
     spec = _spec("opt-1.3b")
-    found = memory(spec, Formats(), NATIVE, Workload(batch=1, length=100), cpu=False)
+    found = memory(spec, Formats(), NATIVE, Workload(batch=1, length=100), cpu=True)
     assert found.activations == 100 * (3 * 2048 + 2 * 8192) * 2
+    # A GPU's matrix library writes nothing but the latter: then the result stands beside it.
+    found = memory(spec, Formats(), NATIVE, Workload(batch=1, length=100), cpu=False)
+    assert found.activations == 100 * (4 * 2048 + 8192) * 2
     # Llama, whose norm's output is gone by then: the rotation's tables, both halves of the gated width, their activation and product.
     spec = _spec("llama-2-7b")
     found = memory(spec, Formats(), NATIVE, Workload(batch=1, length=100), cpu=False)
@@ -92,8 +104,8 @@ def test_scores_go_through_memory_only_where_attention_is_not_fused() -> None:
     native = memory(spec, Formats(), NATIVE, asked, cpu=False).activations
     eager = memory(spec, Formats(), HF, asked, cpu=False).activations
     scores = 16 * 256 * 256
-    # One bias for both sequences, against scores and their float32 softmax of each.
-    assert eager - native == 2 * scores * (2 + 4) - scores * 2
+    # One bias for both sequences, against scores and their float32 softmax of each; and inner states before the activation.
+    assert eager - native == 2 * scores * (2 + 4) - scores * 2 + 2 * 256 * (4 - 1) * 1024 * 2
 
 
 @settings(max_examples=60, deadline=None)

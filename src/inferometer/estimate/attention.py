@@ -18,8 +18,6 @@ from inferometer.model.work import WINDOWED
 _FILL_TOKENS = 600.0
 # Batched products of heads that are narrow read and write more for each operation than large ones.
 _HEAD_FILL = 64.0
-# Of what a stream of bytes reaches, keys and values of many sequences: from 0.75 (A100, same tables) to nearly all of it (H100, ML.ENERGY).
-_GATHER_SHARE = 0.9
 # Kernels that an unfused attention takes for each of its three ops: layout, product or softmax, mask, casts.
 _UNFUSED_KERNELS = 4
 # A fallback kernel for head sizes that the fused one lacks reads keys and values an element at a time, and memory gives 64 bytes for each.
@@ -60,7 +58,7 @@ class Attention:
         around = op.activation_bytes - self._scores(op, step) * self.formats.item_bytes
         launches = self.stack.kernels.get("attention", 1) if op.name.endswith("attention_scores") else 0
         moved = op.bytes_moved + around * (1 + self.stack.copies) + self._repeated(step)
-        return flops / rate, 0.0, moved + op.bytes_read * (1 / _GATHER_SHARE - 1), launches
+        return flops / rate, 0.0, moved + op.bytes_read * (1 / self.stack.gather_share - 1), launches
 
     def _through_memory(self, op: Op, step: Step) -> tuple[float, float, float, int]:
         scores = self._scores(op, step)

@@ -22,7 +22,7 @@ _TIMES = {
     "flexgen": "000-latency",
     "fastertransformer": "fastertransformer",
     "vllm": "mlenergy-itl",
-    "native": "own-h100",
+    "native": "own-time",
 }
 _ENERGY = "mlenergy"
 # Factors where no regime tells: on measured limits what is left is the stack's overhead; a datasheet adds what the shapes of its products

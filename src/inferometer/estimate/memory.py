@@ -27,6 +27,8 @@ _BLOCK_BYTES = 512
 COMMUNICATION_BYTES = 384 << 20
 # Document 001's CLM rows on 8 GPUs: 0.43 to 0.49 of the feed-forward blocks' bytes are gone, of the 7/8 that could be.
 _FREED_SHARE = 7 / 16
+EPILOGUES = ("relu", "gelu_tanh")
+"""Activations that cuBLASLt applies as it writes a product's result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +59,11 @@ class Workload:
             return self.length + round(self.generated * (1.0 - self.unfilled))
         return -(-(self.length + self.generated - 1) // page_size) * page_size
 
-    def held_tokens(self, page_size: int | None) -> int:
-        """Tokens of KV cache over all sequences."""
-        return self.batch * self.tokens_each(page_size)
+    def holding(self, sweep_tokens: int | None) -> int:
+        """Sequences whose cache is held at once: with one token each, those of a sweep of at most so many tokens, who end with it."""
+        if self.generated != 1 or sweep_tokens is None:
+            return self.batch
+        return min(self.batch, max(1, sweep_tokens // self.length))
 
     @property
     def together(self) -> int:
@@ -150,11 +154,12 @@ def rounding_bytes(spec: ModelSpec, formats: Formats) -> int:
 
 def kv_bytes(spec: ModelSpec, formats: Formats, stack: Stack, workload: Workload, layout: Layout | None = None) -> int:
     """The KV cache at its largest. Layers that look back at a window keep no more than that."""
-    tokens, each = workload.held_tokens(stack.page_size), kv_bytes_per_token(spec, formats)
+    sequences, each = workload.holding(stack.sweep_tokens), kv_bytes_per_token(spec, formats)
+    tokens = sequences * workload.tokens_each(stack.page_size)
     kv = tokens * each
     if spec.sliding_window is not None and spec.windowed_layers:
         page = stack.page_size or 1
-        kept = workload.batch * min(workload.tokens_each(stack.page_size), -(-spec.sliding_window // page) * page)
+        kept = sequences * min(workload.tokens_each(stack.page_size), -(-spec.sliding_window // page) * page)
         kv -= (tokens - kept) * each * spec.windowed_layers // spec.layers
     if layout is not None and layout.parallel == "layers" and layout.devices > 1:
         kv = -(-kv * -(-spec.layers // layout.devices) // spec.layers)
@@ -170,7 +175,7 @@ def activation_bytes(spec: ModelSpec, formats: Formats, stack: Stack, workload: 
         tokens = min(tokens, max(stack.sweep_tokens, workload.batch))
     # Kernels over pages read grouped keys where they are; a pass without a cache has no pages.
     repeats = stack.repeats_keys or (stack.cache == "pages" and not workload.generated)
-    layer = tokens * max(_live_widths(spec, formats, repeats, lets_go=stack.lets_go)) * item
+    layer = tokens * max(_live_widths(spec, formats, repeats, stack, cpu=cpu)) * item
     if workload.group is not None and stack.groups_apart:
         # Hidden states of the groups that wait for their turn.
         layer += (workload.batch - workload.together) * workload.length * spec.hidden * item
@@ -193,8 +198,7 @@ def logit_bytes(spec: ModelSpec, formats: Formats, stack: Stack, workload: Workl
     if workload.generated:
         if stack.prompt_logits:
             return workload.together * workload.length * spec.vocabulary * 2 * item
-        # The sampler widens the last position's logits and keeps their log-probabilities.
-        return workload.together * spec.vocabulary * (item + 2 * _FLOAT)
+        return round(workload.together * spec.vocabulary * (item + stack.sampler_live_bytes))
     if not workload.loss:
         return tokens * spec.vocabulary * item
     if stack.loss == "chunked":
@@ -254,14 +258,14 @@ def is_cpu(device: DeviceSpec) -> bool:
     return device.slug == "cpu"
 
 
-def _live_widths(spec: ModelSpec, formats: Formats, repeats_keys: bool, *, lets_go: bool) -> Iterator[int]:
+def _live_widths(spec: ModelSpec, formats: Formats, repeats_keys: bool, stack: Stack, *, cpu: bool) -> Iterator[int]:
     """Elements a token that are alive while each op of a layer runs: its inputs, its output, and what its block still holds.
 
     A norm's output is held until its block ends, the fused projection until the output projection is done, and the layer's input
-    until the layer is; with `lets_go`, as in nn.layers (a test runs it and watches its tensors), the first only until the product that
-    reads it is done with its activation, and the second until attention is.
+    until the layer is; where the stack `lets_go`, as in nn.layers (a test runs it and watches its tensors), the first only until the
+    product that reads it is done with its activation, and the second until attention is.
     """
-    shards, hidden = formats.shards, spec.hidden
+    shards, hidden, lets_go = formats.shards, spec.hidden, stack.lets_go
     query, kv = spec.query_size // shards, local_kv_heads(spec, shards) * spec.head_size
     inner = spec.feed_forward // shards
     rotary = isinstance(spec.positions, Rotary)
@@ -291,6 +295,10 @@ def _live_widths(spec: ModelSpec, formats: Formats, repeats_keys: bool, *, lets_
         yield held + 2 * inner
         held -= normed
         yield held + 4 * inner
+        yield held + inner + hidden
+    elif lets_go and stack.epilogues and not cpu and spec.activation in EPILOGUES:
+        # No inner states before the activation.
+        yield held + inner
         yield held + inner + hidden
     elif lets_go:
         yield held + 2 * inner

@@ -97,7 +97,7 @@ class Pricing:
     def op_time(self, op: Op, step: Step) -> OpTime:
         """One op of the step."""
         tensor = vector = memory = link = extra = moved = 0.0
-        launches = self._launches(op)
+        launches = self._launches(op, step)
         if op.kind == "collective":
             link = self._collective_s(op) / self.stack.link_share
         elif op.kind == "attention":
@@ -213,7 +213,9 @@ class Pricing:
             return transfer_s(op.collective_bytes, link)
         return gather_s(op.collective_bytes, self.devices, link)
 
-    def _launches(self, op: Op) -> int:
+    def _launches(self, op: Op, step: Step) -> int:
+        if op.kind == "norm" and step.tokens <= self.stack.normed_rows:
+            return 0
         if op.kind == "norm" and self.spec.norm == "rms":
             return self.stack.rms_kernels
         if op.kind == "activation" and self.spec.gated:

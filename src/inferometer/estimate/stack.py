@@ -25,7 +25,8 @@ class Stack:
 
     Constants, each a number with one meaning:
     - matmul_share, attention_share, memory_share, link_share: of the rates that a device sustains, what large matrix products, fused
-      attention, kernels that only move bytes, and collectives reach.
+      attention, kernels that only move bytes, and collectives reach. gather_share: of memory_share, what reading keys and values of
+      many sequences reaches.
     - kernel_s: what a kernel takes on the device besides, start and end included.
     - launch_s, layer_s, step_s: what the host spends on a launch, on a layer besides, on a step besides (scheduling, reading tokens).
     - sequence_s, prompt_token_s: on each sequence of a step, and on each prompt token (its log-probability and text on the host).
@@ -33,11 +34,14 @@ class Stack:
     - block_s: what a multiprocessor takes on a product of one query with its keys, or values, where attention is such products.
     - request_s: on a batch as a whole, once. turn_s: on each layer when it turns from one group of a block to the next.
     - sampler_bytes, sorting_bytes: traffic a logit of choosing a token, the likeliest or by one draw, and where top-p sorts them.
+      sampler_live_bytes: what stands beside a logit meanwhile.
 
     Structure:
     - passes: traffic of an element-wise kind as a multiple of one fused kernel's (its inputs read and outputs written once), by kind;
       1 where absent. rms_passes, gated_passes: the same for RMS norms and gated activations.
     - kernels: launches an op of the kind takes, by kind; 1 where absent, 0 where another kernel does it. rms_kernels, gated_kernels alike.
+    - normed_rows: the most rows of a step whose norms are part of the launch of the product that follows.
+    - epilogues: the matrix library applies an activation that is not gated as it writes its result.
     - copies: how often attention's queries, keys, values and result are written anew for layout's sake. repeats_keys: keys of grouped
       heads are copied to every query head in prefill. lets_go: what an op has read is freed then, not when its block ends.
     - fused_attention, fused_alibi: attention (with ALiBi) is one kernel, which keeps scores on chip; else they go through memory,
@@ -66,6 +70,7 @@ class Stack:
     attention_share: float
     memory_share: float
     link_share: float
+    gather_share: float
     kernel_s: float
     launch_s: float
     layer_s: float
@@ -82,6 +87,8 @@ class Stack:
     kernels: Mapping[OpKind, int]
     rms_kernels: int
     gated_kernels: int
+    normed_rows: int
+    epilogues: bool
     copies: float
     repeats_keys: bool
     lets_go: bool
@@ -100,6 +107,7 @@ class Stack:
     prompt_logits: bool
     log_probability_passes: float
     sampler_bytes: float
+    sampler_live_bytes: float
     sorting_bytes: float
     loss: LossPath
     cache: CachePath
