@@ -53,18 +53,17 @@ def measurements(files: list[Path]) -> str:
     for file in files:
         records: list[dict[str, Any]] = [json.loads(line) for line in file.read_text().splitlines()]
         about = records[0]
-        parts.append(f"## {file.stem}: {about['device_name']}, torch {about['environment']['torch']}, {_ceilings(about)} in the same run")
+        parts.append(f"## {file.stem}: {about['device_name']}, torch {about['environment']['torch']}{_ceilings(about)}")
         for kind, alike in groupby(records, key=lambda record: record["measured"]):
             parts.append(f"### {kind}\n\n{_table(list(alike))}")
     return "".join(f"\n{part}\n" for part in parts)
 
 
 def _ceilings(about: dict[str, Any]) -> str:
-    """What the device reached that everything stands beside: a processor's matrix rate is not always known."""
-    parts = [f"copy {about['copy_bytes_s'] / 1e9:.3g} GB/s"]
-    if about["bf16_flop_s"] is not None:
-        parts.append(f"bfloat16 {about['bf16_flop_s'] / 1e12:.3g} TFLOP/s")
-    return ", ".join(parts)
+    """What the device reached that everything stands beside, where it was measured: a processor's matrix rate is not always known."""
+    units = (("copy", "copy_bytes_s", 1e9, "GB/s"), ("bfloat16", "bf16_flop_s", 1e12, "TFLOP/s"))
+    parts = [f"{what} {about[key] / scale:.3g} {unit}" for what, key, scale, unit in units if about.get(key) is not None]
+    return f", {', '.join(parts)} in the same run" if parts else ""
 
 
 def _table(records: list[dict[str, Any]]) -> str:
