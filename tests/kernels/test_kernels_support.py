@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import itertools
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -71,6 +75,95 @@ def test_a_gpu_needs_triton_and_a_certain_age(
 def test_a_kernel_is_no_function_of_python() -> None:
     with pytest.raises(TypeError, match="span_of is called by other kernels"):
         decode_kernels.span_of(1, 2, 3, 4)
+
+
+class Launched:
+    """Stands for Triton's object: what was compiled, each with the launches of it that went past Triton."""
+
+    def __init__(self) -> None:
+        self.compilations: list[list[tuple[Any, ...]]] = []
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        def compile_and_run(*arguments: Any, **options: Any) -> Any:
+            launches: list[tuple[Any, ...]] = []
+            self.compilations.append(launches)
+            return Found(launches)
+
+        return compile_and_run
+
+
+@dataclass
+class Found:
+    launches: list[tuple[Any, ...]]
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        return lambda *arguments: self.launches.append((grid, *arguments))
+
+
+@pytest.fixture
+def launched() -> tuple[support.Kernel, Launched]:
+    def add(x: Any, y: Any, count: Any, rows: Any, width: support.constexpr, early: support.constexpr) -> None: ...
+
+    stand_in = Launched()
+    own = support.kernel("rows")(add)
+    own.__dict__["compiled"] = stand_in
+    return own, stand_in
+
+
+def test_what_was_compiled_is_launched_with_addresses_and_every_argument(launched: tuple[support.Kernel, Launched]) -> None:
+    own, stand_in = launched
+    x, y, other = torch.empty(64), torch.empty(64), torch.empty(64)
+    own.launch((3,), x, y, 48, 5, early=True, width=8, num_warps=4)
+    own.launch((4, 2), y, other, 32, 1, early=True, width=8, num_warps=4)
+    (launches,) = stand_in.compilations
+    assert launches == [((4, 2, 1), y.data_ptr(), other.data_ptr(), 32, 1, 8, True)]
+    own.launch((1,), x, y, 48, 5, 8, early=True, num_warps=4)  # the same, a compile-time argument in its place
+    own.launch((1,), x, y, 48, 5, 16, early=True, num_warps=4)
+    assert len(stand_in.compilations) == 3
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"x": torch.empty(65)[1:]},
+        {"x": torch.empty(64, dtype=torch.float16)},
+        {"count": 47},
+        {"count": 1},
+        {"count": 1 << 31},
+        {"count": 48.0},
+        {"rows": 1 << 31},
+        {"width": 16},
+        {"early": False},
+        {"num_warps": 8},
+    ],
+    ids=str,
+)
+def test_what_triton_would_compile_anew_it_is_asked_for(launched: tuple[support.Kernel, Launched], changed: dict[str, Any]) -> None:
+    own, stand_in = launched
+    given = {"x": torch.empty(64), "y": torch.empty(64), "count": 48, "rows": 5, "width": 8, "early": True, "num_warps": 4}
+    for each in (given, given | changed, given, given | changed):
+        own.launch((1,), *(each[name] for name in ("x", "y", "count", "rows")), **{k: each[k] for k in ("width", "early", "num_warps")})
+    assert [len(launches) for launches in stand_in.compilations] == [1, 1]
+
+
+EDGES = sorted(
+    {sign * (1 << power) + near for power in (0, 4, 31, 32, 62) for sign in (1, -1) for near in (-1, 0, 1)} | {(1 << 63) - 1, 1 << 63}
+)
+
+
+@pytest.mark.parametrize("role", ["", "plain"])
+def test_whole_numbers_that_triton_tells_apart_are_told_apart(role: str) -> None:
+    specialised = importlib.import_module("triton._C.libtriton").native_specialize_impl
+    backend = importlib.import_module("triton.backends.nvidia.compiler").CUDABackend
+
+    def body(x: Any) -> None: ...
+
+    own = support.kernel(*(("x",) if role else ()))(body)
+    mine = {number: tuple(own._facts((number,))[0]) for number in EDGES}
+    tritons = {number: specialised(backend, number, False, not role, not role) for number in EDGES}
+    assert len(set(tritons.values())) > 2
+    for one, other in itertools.product(EDGES, EDGES):
+        assert tritons[one] == tritons[other] or mine[one] != mine[other], (one, other)
 
 
 class TestLookUp:

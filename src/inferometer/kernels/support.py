@@ -43,6 +43,10 @@ def look_up(table: Table, device_capability: tuple[int, int], head_bytes: int) -
     return next((tiles for widest, tiles in heads if head_bytes <= widest), heads[-1][1])
 
 
+_HALF, _WIDEST = 1 << 31, 1 << 63
+"""Whole numbers of 32 and of 64 bits with a sign are below."""
+
+
 class Kernel:
     """A function in Triton's language that becomes a Triton kernel when it is first launched.
 
@@ -53,8 +57,10 @@ class Kernel:
     """
 
     def __init__(self, function: FunctionType, plain: tuple[str, ...]) -> None:
+        assert function.__defaults__ is None
         self.function = function
         self.plain = plain
+        self._known: dict[tuple[object, ...], Any] = {}
 
     @cached_property
     def compiled(self) -> Any:
@@ -77,10 +83,60 @@ class Kernel:
         """How kernels use each other; the compiled one never comes here."""
         raise TypeError(f"the kernel {self.function.__name__} is called by other kernels, and launched from Python")
 
-    def launch(self, grid: tuple[int, ...], tensor: torch.Tensor, *arguments: Any, **options: Any) -> None:
-        """Run on the device of `tensor`, which is the first argument."""
-        with torch.cuda.device_of(tensor):  # type: ignore[no-untyped-call]
-            self.compiled[grid](tensor, *arguments, **options)
+    def launch(self, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
+        """Run on the device of the first argument, a tensor. Arguments come in order; the last of them, compile-time ones, and Triton's
+        options may go by name.
+
+        Triton looks at every argument of every launch before it knows which of its kernels is meant, which takes longer than the rest of
+        the launch together. What it would look at is looked at here, and the kernel that it found the first time is launched.
+        """
+        device = arguments[0].device
+        if device.type == "cuda" and device.index != torch.cuda.current_device():
+            with torch.cuda.device(device):
+                return self.launch(grid, *arguments, **options)
+        facts, values = self._facts(arguments)
+        key = (device.index, *facts, *options.items())
+        known = self._known.get(key)
+        if known is None:
+            found = self.compiled[grid](*arguments, **options)
+            if found is not None:  # the interpreter compiles nothing
+                self._known[key] = found
+            return None
+        named = [options[name] for name in self._names[len(values) :]]
+        known[(*grid, 1, 1)[:3]](*values, *named)
+        return None
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        code = self.function.__code__
+        return code.co_varnames[: code.co_argcount]
+
+    @cached_property
+    def _roles(self) -> tuple[str, ...]:
+        notes = self.function.__annotations__
+        return tuple("fixed" if notes[name] == "constexpr" else "plain" if name in self.plain else "" for name in self._names)
+
+    def _facts(self, arguments: tuple[Any, ...]) -> tuple[list[object], list[Any]]:
+        """What Triton compiles for: types, and of whole numbers and addresses whether they are 1, or multiples of 16.
+
+        And the arguments as a launch takes them, tensors as addresses: of a tensor it would ask the driver whose memory that is.
+        """
+        facts: list[object] = []
+        values = []
+        for role, value in zip(self._roles, arguments, strict=False):
+            if isinstance(value, torch.Tensor):
+                facts.append(value.dtype)
+                value = value.data_ptr()
+                facts.append(role or not value & 15)
+            elif role == "fixed":
+                facts.append(value)
+            elif type(value) is int:
+                width = 0 if -_HALF <= value < _HALF else 1 if value < _WIDEST else 2
+                facts.append(width if role else (width, value == 1, not value & 15))
+            else:
+                facts.append(type(value))
+            values.append(value)
+        return facts, values
 
 
 def kernel(*plain: str) -> Callable[[Callable[..., Any]], Kernel]:
