@@ -95,15 +95,20 @@ class Launched:
 @dataclass
 class Found:
     launches: list[tuple[Any, ...]]
+    function: str = "function"
+    packed_metadata: str = "metadata"
 
-    def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        return lambda *arguments: self.launches.append((grid, *arguments))
+    def run(self, *given: Any) -> None:
+        *grid, stream, function, metadata, seen, before, after = given[:9]
+        assert (stream, function, metadata, seen, before, after) == ("stream", "function", "metadata", None, None, None)
+        self.launches.append((tuple(grid), *given[9:]))
 
 
 @pytest.fixture
-def launched() -> tuple[support.Kernel, Launched]:
+def launched(monkeypatch: pytest.MonkeyPatch) -> tuple[support.Kernel, Launched]:
     def add(x: Any, y: Any, count: Any, rows: Any, width: support.constexpr, early: support.constexpr) -> None: ...
 
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: "stream", raising=False)
     stand_in = Launched()
     own = support.kernel("rows")(add)
     own.__dict__["compiled"] = stand_in
