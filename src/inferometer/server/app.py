@@ -12,6 +12,7 @@ from inferometer.server.answers import error_response
 from inferometer.server.embedding_routes import embedding_router
 from inferometer.server.failures import ApiError, ClientGoneError, Kind
 from inferometer.server.guard import Guard
+from inferometer.server.heads import HeadAsGet
 from inferometer.server.health_routes import health_router
 from inferometer.server.observatory import Observatory
 from inferometer.server.openai_routes import openai_router
@@ -33,6 +34,7 @@ def make_app(service: Service, observatory: Observatory) -> FastAPI:
         docs_url="/docs",
         redoc_url=None,
         openapi_url="/api-doc/openapi.json",
+        redirect_slashes=False,  # an address with a slash too many is none, as the launcher has it; a redirect would have no JSON
     )
     app.include_router(status_router(service, observatory))
     app.include_router(health_router(service))
@@ -49,9 +51,10 @@ def make_app(service: Service, observatory: Observatory) -> FastAPI:
         CORSMiddleware,
         allow_origins=list(service.settings.cors_allow_origin) or ["*"],
         allow_methods=["GET", "POST"],
-        allow_headers=["content-type", "authorization"],
+        allow_headers=["*"],  # OpenAI's client in a browser sends a dozen of its own
     )
     app.add_middleware(Watch, answered=observatory.answered, ended=observatory.ended)
+    app.add_middleware(HeadAsGet)
     return app
 
 
