@@ -15,7 +15,7 @@ from fastapi import APIRouter, Request, Response
 from inferometer.server.answers import json_response, unless_gone
 from inferometer.server.body import read_body
 from inferometer.server.failures import failed, invalid
-from inferometer.server.openai_refusals import refuse_what_is_not_here
+from inferometer.server.openai_refusals import refuse_adapter, refuse_what_is_not_here
 from inferometer.server.openai_schema import EmbeddingRequest
 from inferometer.server.openapi import takes
 from inferometer.server.service import Service
@@ -55,6 +55,7 @@ async def _validated(wanted: EmbeddingRequest, service: Service) -> list[list[in
     """The token ids of every text, or the first rule that `wanted` breaks, as ApiError."""
     service.must_embed()
     refuse_what_is_not_here(wanted.model_extra)
+    refuse_adapter(wanted.model, service.model.name)
     if wanted.dimensions is not None and wanted.dimensions != service.model.spec.hidden:
         raise invalid(
             f"`dimensions`: the model's vectors have {service.model.spec.hidden} numbers and cannot be shortened; leave it out",

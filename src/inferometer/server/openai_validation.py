@@ -10,7 +10,7 @@ from typing import Any, Final
 from inferometer.errors import UserError
 from inferometer.schedule.sampling import SEEDS, SamplingParams
 from inferometer.server.failures import ApiError, invalid
-from inferometer.server.openai_refusals import refuse_what_is_not_here
+from inferometer.server.openai_refusals import refuse_adapter, refuse_what_is_not_here
 from inferometer.server.openai_schema import ChatRequest, CompletionRequest, OpenAIRequest, Prompt
 from inferometer.server.service import Service
 from inferometer.text.detokenise import IncrementalDetokeniser
@@ -62,6 +62,7 @@ def check_common(wanted: OpenAIRequest, service: Service) -> None:
     """Raises ApiError for the first rule that `wanted` breaks by itself, whatever the prompt."""
     settings = service.settings
     refuse_what_is_not_here(wanted.model_extra)
+    refuse_adapter(wanted.model, service.model.name)
     if wanted.n is not None and not 1 <= wanted.n <= MAX_CHOICES:
         raise invalid(f"`n` must be from 1 to {MAX_CHOICES}", "n")
     if wanted.stream_options is not None and not wanted.stream:
