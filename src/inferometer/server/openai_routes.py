@@ -80,7 +80,7 @@ async def _whole(
         requests = job.requests
         permit.grow(len(requests) - 1)
         service.observer.validated(time.perf_counter() - arrived, job.prompt_tokens, job.prompts[0][1].max_new_tokens)
-        async with service.generations(requests, keep_stop=False) as generations:
+        async with service.generations(requests, keep_stop=False, model_logprobs=job.model_logprobs) as generations:
             async for _ in merged(generations):
                 pass
         of_prompts = [generations[start : start + job.best_of] for start in range(0, len(generations), job.best_of)]
@@ -114,7 +114,7 @@ async def _events(
             permit.grow(len(requests) - 1)
             service.observer.validated(time.perf_counter() - arrived, job.prompt_tokens, job.prompts[0][1].max_new_tokens)
             answer = shape(job, service, names)
-            async with service.generations(requests, keep_stop=False) as generations:
+            async with service.generations(requests, keep_stop=False, model_logprobs=job.model_logprobs) as generations:
                 begun = True
                 yield b""
                 piece = ""

@@ -45,6 +45,13 @@ class OpenAIJob:
         ]
 
     @property
+    def model_logprobs(self) -> bool:
+        """Whether log-probabilities play a part. They are the model's own, before penalties, temperature and filters, as OpenAI and vLLM
+        have them; sequences compete by the same.
+        """
+        return self.logprobs is not None or self.best_of > self.choices
+
+    @property
     def prompt_tokens(self) -> int:
         """Of all prompts, each counted once."""
         return sum(len(ids) for ids, _ in self.prompts)
