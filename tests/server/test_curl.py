@@ -61,7 +61,9 @@ def test_a_body_in_chunks_and_one_that_waits_to_be_asked_for(server: RunningServ
     assert asked.continued
     assert json.loads(asked.body) == whole
     # One that cannot be taken is not asked for.
-    refused = curl(server, "/generate", "-H", "Content-Type: text/plain", "-H", "Expect: 100-continue", "--data-binary", "@-", body=text(BODY))
+    refused = curl(
+        server, "/generate", "-H", "Content-Type: text/plain", "-H", "Expect: 100-continue", "--data-binary", "@-", body=text(BODY)
+    )
     assert (refused.continued, refused.status) == (False, 415)
     server.alive()
 
