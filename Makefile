@@ -5,17 +5,21 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Of text-generation-inference's own client, which needs an older huggingface-hub than the rest.
+CLIENT := .venv-tgi-client
+CLIENT_STAMP := $(CLIENT)/.installed
 
 # Unless told otherwise, one thread a test process: two processes with a pool each would fight over the cores.
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow soak check format clean
+.PHONY: help setup tgi-client demo test test-slow soak check format clean
 
 help:
 	@echo "make demo       run and measure the embedded model on this machine"
 	@echo "make test       run the tests"
 	@echo "make test-slow  run the tests that make test leaves out"
+	@echo "make tgi-client make the environment of text-generation-inference's client, which make test needs"
 	@echo "make soak       random traffic against a server for ten minutes"
 	@echo "make check      lint, format, types, who imports whom, life without torch"
 	@echo "make format     apply the formatter and the safe fixes"
@@ -31,6 +35,13 @@ $(STAMP): requirements-dev.txt pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
+tgi-client: $(CLIENT_STAMP)
+
+$(CLIENT_STAMP): requirements-tgi-client.txt
+	$(PYTHON) -m venv $(CLIENT)
+	$(CLIENT)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-tgi-client.txt
+	touch $@
+
 demo: $(STAMP)
 	$(BIN)/inferometer models fetch smollm2-135m
 	$(BIN)/inferometer generate --raw --max-new-tokens 16 --stop "." "The capital of France is"
@@ -39,7 +50,7 @@ demo: $(STAMP)
 	$(BIN)/inferometer bench --batch-size 1 --batch-size 2 --batch-size 4 --sequence-length 32 --decode-length 8 --runs 5 \
 		--backend native --backend hf
 
-test: $(STAMP)
+test: $(STAMP) $(CLIENT_STAMP)
 	$(BIN)/inferometer models fetch smollm2-135m
 	$(BIN)/inferometer models fetch all-minilm-l6-v2
 	$(TEST) -n 2 -m "not slow"
@@ -63,5 +74,5 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(CLIENT) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

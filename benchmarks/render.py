@@ -54,6 +54,8 @@ def measurements(files: list[Path]) -> str:
         records: list[dict[str, Any]] = [json.loads(line) for line in file.read_text().splitlines()]
         about = records[0]
         parts.append(f"## {file.stem}: {about['device_name']}, torch {about['environment']['torch']}{_ceilings(about)}")
+        if "means" in about:
+            parts.append(about["means"])
         for kind, alike in groupby(records, key=lambda record: record["measured"]):
             parts.append(f"### {kind}\n\n{_table(list(alike))}")
     return "".join(f"\n{part}\n" for part in parts)
@@ -75,7 +77,7 @@ def _table(records: list[dict[str, Any]]) -> str:
     return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])
 
 
-_ABOUT = ("measured", "device_name", "copy_bytes_s", "bf16_flop_s")
+_ABOUT = ("measured", "means", "device_name", "copy_bytes_s", "bf16_flop_s")
 
 
 def _figure(value: Any) -> str:

@@ -216,6 +216,48 @@ def test_plain_greedy_is_the_best_logit_and_the_models_own_log_probability() -> 
     assert sampled.tops() == [()] * 5
 
 
+@quick
+@given(rows_of_any_kind, st.integers(0, 2**32), st.data())
+def test_the_models_own_log_probabilities_are_told_where_asked_and_choose_nothing(
+    rows: list[SamplingRow], seed: int, data: st.DataObject
+) -> None:
+    asked = data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)))
+    logits = logits_of(len(rows), seed)
+    plain = sample(logits, SamplingBatch.build(rows, VOCABULARY, CPU))
+    told = [dataclasses.replace(row, model_logprobs=wanted) for row, wanted in zip(rows, asked, strict=True)]
+    sampled = sample(logits, SamplingBatch.build(told, VOCABULARY, CPU))
+    assert torch.equal(sampled.token_ids, plain.token_ids)
+    model = logits.log_softmax(-1)
+    for i, wanted in enumerate(asked):
+        token, logprob, top = one(sampled, i)
+        if not wanted:
+            assert (token, logprob, top) == one(plain, i)
+            continue
+        assert logprob == pytest.approx(model[i, token].item(), abs=1e-6)
+        best = sorted(range(VOCABULARY), key=lambda each: (-model[i, each].item(), each))[: len(top)]
+        assert [each for each, _ in top] == best
+        assert [value for _, value in top] == pytest.approx(model[i, best].tolist(), abs=1e-6)
+
+
+def test_the_models_own_log_probabilities_cost_nothing_where_they_are_those_of_the_choice() -> None:
+    def batch(rows: int, **wanted: Any) -> SamplingBatch:
+        row = SamplingRow(SamplingParams(**wanted), 0, [1], model_logprobs=True)
+        return SamplingBatch.build([row] * rows, VOCABULARY, CPU)
+
+    same: dict[str, Any]
+    for same in ({}, {"do_sample": True}, {"temperature": 0.0, "top_k": 4}):
+        assert batch(1, **same).plan().signature == batch_of(same).plan().signature is not None
+    other: dict[str, Any]
+    for other in ({"temperature": 0.5}, {"top_k": 3}, {"top_p": 0.5}, {"typical_p": 0.5}):
+        assert batch_of(other).plan().signature is not None
+        assert batch(1, **other).plan().signature is None
+    rows = logits_of(2, 7)
+    rows[0] = math.nan
+    none = sample(rows, batch(2, temperature=0.5))
+    assert (none.token_ids[0].item(), none.logprobs[0].item()) == (0, -math.inf)
+    assert math.isfinite(none.logprobs[1].item())
+
+
 def test_greedy_work_is_the_bare_minimum() -> None:
     work = batch_of({}, {"seed": 3, "top_logprobs": 2}, {"temperature": 0.0, "top_k": 4, "top_p": 0.5}).plan()
     assert (work.edits, work.needs, work.table, work.lasts) == ((), GREEDY, None, None)

@@ -53,6 +53,7 @@ def test_the_answer_is_the_engines_behind_the_template_with_one_beginning(
 
 def test_a_stream_says_the_same_as_a_whole_answer(client: openai.OpenAI) -> None:
     parameters = {"n": 2, "temperature": 1, "seed": 11, "stop": ["e"]}
+    ask(client, **parameters)  # so that the prefix cache has the prompt both times, which the usage tells
     whole = ask(client, **parameters)
     first, *chunks = list(ask(client, stream=True, stream_options={"include_usage": True}, **parameters))
     assert (first.choices[0].delta.role, first.choices[0].delta.content) == ("assistant", "")
@@ -156,7 +157,12 @@ def test_what_is_no_message_is_refused(client: openai.OpenAI, chat_server: Runni
         {"chat_template": "{{ 7 * 7 }}"},
         {"use_beam_search": True},
         {"min_p": 0.1},
-        {"web_search_options": {}, "min_p": 0.5},
+        {"web_search_options": {}},
+        {"guided_json": {}},
+        {"skip_special_tokens": False},
+        {"include_stop_str_in_output": True},
+        {"add_generation_prompt": False},
+        {"echo": True},
     ],
 )
 def test_what_would_change_the_answer_and_is_not_run_is_refused_by_name(
@@ -168,6 +174,23 @@ def test_what_would_change_the_answer_and_is_not_run_is_refused_by_name(
         assert caught.value.param in fields
         assert caught.value.code == "unsupported_parameter"
     chat_server.alive()
+
+
+@pytest.mark.parametrize("name", ["adapter-x", "sql-lora", "my/LoRA-7b", "qlora", "served:mine"])
+def test_an_adapter_asked_for_by_the_models_name_is_refused(client: openai.OpenAI, chat_server: RunningServer, name: str) -> None:
+    served = client.models.list().data[0].id
+    for stream in (False, True):
+        with pytest.raises(openai.BadRequestError, match="this server does not support adapters") as caught:
+            ask(client, model=name.replace("served", served), stream=stream)
+        assert (caught.value.param, caught.value.code) == ("model", "unsupported_parameter")
+    chat_server.alive()
+
+
+@pytest.mark.parametrize("name", ["tgi", "", "gpt-4o", "explorator", "adaptera", "x" * 10_000])
+def test_any_other_name_means_the_one_model(client: openai.OpenAI, name: str) -> None:
+    answer = ask(client, model=name)
+    assert answer.choices == ask(client).choices
+    assert answer.model == client.models.list().data[0].id
 
 
 def test_what_asks_for_nothing_new_is_passed_over(client: openai.OpenAI) -> None:
@@ -182,6 +205,9 @@ def test_what_asks_for_nothing_new_is_passed_over(client: openai.OpenAI) -> None
         "parallel_tool_calls": True,
         "adapter_id": None,
         "min_p": 0,
+        "chat_template_kwargs": {},
+        "skip_special_tokens": True,
+        "suffix": "",
     }
     assert ask(client, extra_body=fields).choices == ask(client).choices
 

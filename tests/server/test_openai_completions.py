@@ -139,10 +139,28 @@ def test_a_text_has_one_beginning(client: openai.OpenAI, llm: LLM) -> None:
         assert (answer.choices[0].logprobs.tokens or [])[:2] == ["<s>", "he"]
 
 
+@pytest.mark.parametrize("shaped", [{"temperature": 0.6, "top_k": 9, "seed": 5}, {"temperature": 1, "top_p": 0.6, "seed": 4}, VARIED])
+def test_logprobs_are_the_models_own_whatever_shapes_the_choice(
+    client: openai.OpenAI, chat_server: RunningServer, llm: LLM, shaped: dict[str, Any]
+) -> None:
+    given = ask(client, max_tokens=30, logprobs=3, **shaped).choices[0].logprobs
+    native = chat_server.generate("hello there", max_new_tokens=30, details=True, **shaped)["details"]["tokens"]
+    assert llm.tokenizer is not None
+    assert given is not None
+    # The same tokens, scored as a prompt, where nothing shapes anything.
+    ids = [*llm.tokenizer.encode("hello there"), *(token["id"] for token in native)]
+    scored = ask(client, ids, max_tokens=0, echo=True, logprobs=0).choices[0].logprobs
+    assert scored is not None
+    assert given.tokens == (scored.tokens or [])[-30:]
+    assert given.token_logprobs == pytest.approx((scored.token_logprobs or [])[-30:], abs=1e-4)
+    # The native route tells by what the token was chosen.
+    assert [token["logprob"] for token in native] != pytest.approx(given.token_logprobs, abs=0.05)
+
+
 def test_logprobs_are_those_of_the_native_route(client: openai.OpenAI, chat_server: RunningServer) -> None:
-    parameters = {"max_new_tokens": 30, "repetition_penalty": 1.5, "details": True, "top_n_tokens": 4, "temperature": 1.0}
+    parameters = {"max_new_tokens": 30, "details": True, "top_n_tokens": 4}
     native = chat_server.generate("hello there", **parameters)["details"]
-    choice = ask(client, max_tokens=30, logprobs=4, **VARIED).choices[0]
+    choice = ask(client, max_tokens=30, logprobs=4).choices[0]
     given = choice.logprobs
     assert given is not None
     assert given.tokens is not None

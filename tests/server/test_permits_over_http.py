@@ -166,6 +166,8 @@ def test_browsers_may_call_from_where_they_are_allowed_to(four: RunningServer, m
     allowed = four.request("OPTIONS", "/generate", headers=asking)
     assert (allowed.status, allowed.headers["access-control-allow-origin"]) == (200, "*")
     assert four.post("/generate", {"inputs": ""}, {"Origin": "https://a.example"}).headers["access-control-allow-origin"] == "*"
+    openais = {**asking, "Access-Control-Request-Headers": "authorization,content-type,x-stainless-lang,x-stainless-os"}
+    assert four.request("OPTIONS", "/v1/chat/completions", headers=openais).status == 200
     with dummy(models["llama"], *LIMITS, "--cors-allow-origin", "https://a.example", "--cors-allow-origin", "https://b.example") as server:
         assert server.request("OPTIONS", "/generate", headers=asking).headers["access-control-allow-origin"] == "https://a.example"
         assert server.request("OPTIONS", "/generate", headers={**asking, "Origin": "https://c.example"}).status == 400

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from running_server import LIMITS, RunningServer, children, dummy, is_running, until
 
+from tiny_models import tiny_model
+
 LONG = {"inputs": "a long one", "parameters": {"max_new_tokens": 400}}
 
 
@@ -34,6 +36,10 @@ def start(models: dict[str, Path], *more: str) -> tuple[int, str, float]:
         (("--max-batch-total-tokens", "64"), "--max-batch-total-tokens 64 is less than --max-total-tokens"),
         (("--max-total-tokens", "2048"), "--max-total-tokens 2048 is more than the 512 tokens that the model can hold"),
         (("--num-shard", "0"), "--num-shard must be at least 1"),
+        (("--num-shard", "3"), "--num-shard 3: this version runs a model on one device"),
+        (("--max-batch-total-tokens", "99999999999"), "--max-batch-total-tokens 99999999999 needs 6250000000 pages of KV cache"),
+        (("--gpu-memory", "0.000001"), "no memory is left for the KV cache"),
+        (("--tokenizer", "/nowhere"), "no tokenizer at /nowhere"),
         (("--sharded", "maybe"), "--sharded must be true or false, not 'maybe'"),
         (("--max-best-of", "9", "--max-concurrent-requests", "4"), "--max-best-of 9 is more than --max-concurrent-requests 4"),
         (("--hostname", "203.0.113.7"), "--port 0 of 203.0.113.7 cannot be used"),
@@ -48,6 +54,30 @@ def test_what_keeps_it_from_starting_is_one_line(models: dict[str, Path], argume
     assert len(lines) == 1
     assert complaint in lines[0]
     assert "Traceback" not in log
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "complaint"),
+    [
+        ("model.safetensors", b"\xff" * 5000, "model.safetensors: not a whole safetensors file"),
+        ("model.safetensors", None, "no weights (model.safetensors"),
+        ("config.json", b"{", "config.json is not valid JSON"),
+        ("tokenizer.json", b"{}", "tokenizer.json: not a tokenizer.json that can be read"),
+    ],
+)
+def test_a_damaged_model_is_one_line(tmp_path: Path, file: str, content: bytes | None, complaint: str) -> None:
+    folder = tiny_model(tmp_path, "llama")
+    if content is not None:
+        (folder / file).write_bytes(content)
+    if file == "tokenizer.json":
+        (folder / "model.safetensors").write_bytes(b"")
+    with RunningServer("--model-id", str(folder), "--device", "cpu", wait=False) as server:
+        assert server.process.wait(60) == 2
+        server._reader.join()
+        assert children(server.process.pid) == []
+        (line,) = [line for line in server.log.splitlines() if line.startswith("inferometer: error:")]
+    assert complaint in line
+    assert "Traceback" not in server.log
 
 
 def test_a_port_in_use_is_told(models: dict[str, Path]) -> None:

@@ -101,6 +101,11 @@ def test_a_model_lowers_what_nobody_asked_for() -> None:
         ServerSettings(max_input_length=100).fitted(64)
 
 
+def test_fewer_permits_lower_what_nobody_asked_for() -> None:
+    assert ServerSettings(max_concurrent_requests=1).max_best_of == 1
+    assert ServerSettings(max_concurrent_requests=2).max_best_of == 2
+
+
 def test_a_batch_size_is_a_budget_of_tokens() -> None:
     assert ServerSettings(max_batch_size=3).batch_total_tokens == 3 * 1512
 

@@ -78,6 +78,24 @@ def test_the_first_broken_rule_wins(server: RunningServer, parameters: dict[str,
     assert refusal(server, **parameters).startswith(first)
 
 
+GRAMMARS: list[Any] = [
+    {"type": "regex", "value": "[a-z"},
+    {"type": "regex", "value": "(a|b)*" * 2000},
+    {"type": "json", "value": {}},
+    {"type": "json", "value": {"$ref": "#"}},
+    {"type": "json", "value": {"type": "object", "properties": {}}},
+    {"type": "json", "value": {"allOf": [{"type": "string"}, {"type": "number"}]}},
+    {"type": "nonsense"},
+    {},
+    "regex",
+]
+
+
+@pytest.mark.parametrize("grammar", GRAMMARS, ids=lambda grammar: str(grammar)[:40])
+def test_a_grammar_is_refused_whatever_it_is(server: RunningServer, grammar: Any) -> None:
+    assert refusal(server, grammar=grammar) == "`grammar` is not supported by this server"
+
+
 def test_an_empty_prompt(server: RunningServer) -> None:
     assert refusal(server, inputs="") == "`inputs` must not be empty"
     assert refusal(server, inputs="", truncate=0) == "`inputs` must not be empty"

@@ -26,8 +26,9 @@ class Sampled:
     """One step's tokens, on the device.
 
     token_ids: int64 [rows]. logprobs: float32 [rows], log-softmax of the processed scores (all penalties and, where the row
-    samples, filters) at the token. top_ids, top_logprobs: int64 and float32 [rows, most tokens that a row asked for], best first,
-    under the same scores; None if nobody asked. top_counts: how many each row asked for.
+    samples, filters) at the token, or of the model's own where the row asked for that. top_ids, top_logprobs: int64 and float32
+    [rows, most tokens that a row asked for], best first, under the same scores; None if nobody asked. top_counts: how many each row
+    asked for.
     packed: int32, where tokens and log-probabilities of these rows and maybe more lie together; None where they do not.
     """
 

@@ -20,7 +20,7 @@ from inferometer.engine.sampling_plan import SamplingPlan, plan
 from inferometer.engine.sampling_row import SamplingRow
 from inferometer.engine.sampling_table import parameters
 from inferometer.engine.watermark import DEFAULT_WATERMARK, Watermark
-from inferometer.kernels.token_choice import processed
+from inferometer.kernels.token_choice import LOWEST, clean, processed
 from inferometer.kernels.token_rows import Places
 from inferometer.schedule.sampling import check
 
@@ -138,11 +138,19 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
     places = Places.on(logits.device, len(batch))
     drawing, left = take(scores, places, work.needs, work.table, work.done)
     count = max(work.top_counts, default=0)
-    if not count:
+    if not count and work.unprocessed is None:
         return Sampled.at(places, len(batch))
     logprobs = processed(scores, drawing, left).log_softmax(dim=-1)
+    told = places.logprobs
+    if work.unprocessed is not None:
+        logprobs = torch.where(work.unprocessed, clean(logits.to(torch.float32)).log_softmax(dim=-1), logprobs)
+        chosen = logprobs.gather(1, places.token_ids[:, None])[:, 0].clamp(min=LOWEST)
+        # -inf stays the word for a row of NaN.
+        told = torch.where(work.unprocessed[:, 0] & (told > -torch.inf), chosen, told)
+        if not count:
+            return Sampled(places.token_ids, told, None, None, work.top_counts)
     top_ids, top_logprobs = likeliest(logprobs.nan_to_num_(nan=-torch.inf, neginf=-torch.inf), count)
     # What a kernel has summed up in another order may differ in the last bit; the token's own is told once.
     same = top_logprobs == logprobs.gather(1, places.token_ids[:, None])
-    top_logprobs = torch.where(same, places.logprobs[:, None], top_logprobs)
-    return Sampled(places.token_ids, places.logprobs, top_ids, top_logprobs, work.top_counts)
+    top_logprobs = torch.where(same, told[:, None], top_logprobs)
+    return Sampled(places.token_ids, told, top_ids, top_logprobs, work.top_counts)

@@ -14,6 +14,7 @@ from inferometer.engine.history import History
 from inferometer.engine.sampling_row import SamplingRow
 from inferometer.engine.sampling_table import SamplingTable
 from inferometer.engine.watermark import Watermark, WatermarkEdit
+from inferometer.nn.upload import upload
 
 LARGEST_K = 1024
 """The largest top-k that a captured sampler serves: where the kernels do not run, the k best are selected."""
@@ -54,8 +55,10 @@ class SamplingPlan:
 
     edits: what changes the scores of any row. needs: what the rows that sample ask for together. table: all rows' parameters and random
     numbers on the device, None if no row draws.
-    signature: what a captured sampler would have to do; None if only `sample` can carry the plan out, as when there are edits or
-    likeliest tokens to report.
+    unprocessed: the rows whose log-probabilities are to be those of the scores before all of that, bool [rows, 1] on the device; None
+    if there are none.
+    signature: what a captured sampler would have to do; None if only `sample` can carry the plan out, as when there are edits,
+    unprocessed log-probabilities or likeliest tokens to report.
     done: steps done under this plan. step: the same on the device, int64 [1]; None if no edit depends on it.
     """
 
@@ -66,6 +69,7 @@ class SamplingPlan:
     step: Tensor | None
     lasts: int | None
     top_counts: tuple[int, ...]
+    unprocessed: Tensor | None = None
     done: int = 0
 
     @property
@@ -105,10 +109,12 @@ def plan(
     edits = tuple(_edits(rows, history, device, watermark, bans))
     top_counts = tuple([min(row.params.top_logprobs, vocabulary) for row in rows])
     lasts = None if bans is None else bans.lasts
-    plain = not edits and not any(top_counts)
+    own = [row.unprocessed_logprobs for row in rows]
+    unprocessed = upload(own, torch.bool, device)[:, None] if any(own) else None
+    plain = not edits and not any(top_counts) and unprocessed is None
     samples = parameters[:, 0] != 0
     if not bool(samples.any()):
-        return SamplingPlan(edits, GREEDY, None, GREEDY if plain else None, step if bans else None, lasts, top_counts)
+        return SamplingPlan(edits, GREEDY, None, GREEDY if plain else None, step if bans else None, lasts, top_counts, unprocessed)
     here = SamplingTable.build(parameters, draws, generated)
     needs = Signature.of(here, vocabulary)
     return SamplingPlan(
@@ -119,6 +125,7 @@ def plan(
         step=step if bans else None,
         lasts=DRAWS if lasts is None else min(DRAWS, lasts),
         top_counts=top_counts,
+        unprocessed=unprocessed,
     )
 
 

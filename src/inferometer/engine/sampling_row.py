@@ -14,7 +14,7 @@ class SamplingRow:
 
     seed: 0 to 2^64 - 1; with the number of tokens generated so far it decides every draw. generated_token_ids: what was generated
     before the row enters, for a sequence that is taken up again. eos_token_ids: the model's end tokens; those outside the
-    vocabulary are ignored.
+    vocabulary are ignored. model_logprobs: as a request has it.
     """
 
     params: SamplingParams
@@ -22,6 +22,7 @@ class SamplingRow:
     prompt_token_ids: Sequence[int]
     generated_token_ids: Sequence[int] = ()
     eos_token_ids: tuple[int, ...] = ()
+    model_logprobs: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < SEEDS:
@@ -38,6 +39,14 @@ class SamplingRow:
     def penalises_counts(self) -> bool:
         """Whether it matters how often the row has generated each token."""
         return self.params.frequency_penalty != 0 or self.params.presence_penalty != 0
+
+    @property
+    def unprocessed_logprobs(self) -> bool:
+        """Whether the row wants log-probabilities of the model's own scores, and those that a token is chosen by are others."""
+        params = self.params
+        edited = params.watermark or self.penalises_repetition or self.penalises_counts or params.logit_bias or params.min_new_tokens
+        shaped = params.samples and (params.temperature != 1 or params.top_k or params.top_p < 1 or params.typical_p < 1)
+        return self.model_logprobs and bool(edited or shaped)
 
     @property
     def end_token_ids(self) -> tuple[int, ...]:

@@ -64,5 +64,10 @@ class SamplingState:
 def _row(sequence: Sequence) -> SamplingRow:
     request = sequence.request
     return SamplingRow(
-        request.params, request.seed, request.prompt_token_ids, tuple(sequence.tokens[sequence.prompt :]), request.eos_token_ids
+        request.params,
+        request.seed,
+        request.prompt_token_ids,
+        tuple(sequence.tokens[sequence.prompt :]),
+        request.eos_token_ids,
+        request.model_logprobs,
     )

@@ -12,7 +12,8 @@ class Request:
     """One prompt and how to continue it.
 
     prompt_token_ids: at least one. seed: the request's own, so that its tokens depend on nothing else in the batch.
-    eos_token_ids: tokens that end it unless the parameters say otherwise.
+    eos_token_ids: tokens that end it unless the parameters say otherwise. model_logprobs: whether the log-probabilities of its tokens are
+    to be the model's own, of its scores as they are, in place of those that a token is chosen by, behind penalties and filters.
     """
 
     id: int
@@ -20,6 +21,7 @@ class Request:
     params: SamplingParams
     seed: int
     eos_token_ids: tuple[int, ...] = ()
+    model_logprobs: bool = False
 
     def __post_init__(self) -> None:
         if not self.prompt_token_ids:

@@ -9,13 +9,15 @@ from starlette.middleware.cors import CORSMiddleware
 
 from inferometer import __version__
 from inferometer.server.answers import error_response
+from inferometer.server.docs_routes import docs_router
 from inferometer.server.embedding_routes import embedding_router
 from inferometer.server.failures import ApiError, ClientGoneError, Kind
 from inferometer.server.guard import Guard
+from inferometer.server.heads import HeadAsGet
 from inferometer.server.health_routes import health_router
 from inferometer.server.observatory import Observatory
 from inferometer.server.openai_routes import openai_router
-from inferometer.server.openapi import describe_bodies
+from inferometer.server.openapi import describe
 from inferometer.server.service import Service
 from inferometer.server.status_routes import status_router
 from inferometer.server.tgi_routes import tgi_router
@@ -30,16 +32,18 @@ def make_app(service: Service, observatory: Observatory) -> FastAPI:
         title="Inferometer",
         version=__version__,
         description="Text generation over text-generation-inference's and OpenAI's HTTP interfaces.",
-        docs_url="/docs",
+        docs_url=None,
         redoc_url=None,
         openapi_url="/api-doc/openapi.json",
+        redirect_slashes=False,  # an address with a slash too many is none, as the launcher has it; a redirect would have no JSON
     )
     app.include_router(status_router(service, observatory))
     app.include_router(health_router(service))
     app.include_router(tgi_router(service))
     app.include_router(openai_router(service))
     app.include_router(embedding_router(service))
-    describe_bodies(app)
+    app.include_router(docs_router(lambda: app.openapi()))
+    describe(app)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(ClientGoneError, _client_gone)
     app.add_exception_handler(HTTPException, _http_exception)
@@ -49,9 +53,10 @@ def make_app(service: Service, observatory: Observatory) -> FastAPI:
         CORSMiddleware,
         allow_origins=list(service.settings.cors_allow_origin) or ["*"],
         allow_methods=["GET", "POST"],
-        allow_headers=["content-type", "authorization"],
+        allow_headers=["*"],  # OpenAI's client in a browser sends a dozen of its own
     )
     app.add_middleware(Watch, answered=observatory.answered, ended=observatory.ended)
+    app.add_middleware(HeadAsGet)
     return app
 
 
@@ -67,8 +72,17 @@ async def _client_gone(request: Request, error: Exception) -> Response:
 async def _http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     kind = _KINDS.get(error.status_code, "validation" if error.status_code < 500 else "internal")
-    told = ApiError(error.status_code, kind, str(error.detail), headers=dict(error.headers or {}))
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        headers["Allow"] = _methods(request, headers.get("Allow", ""))
+    told = ApiError(error.status_code, kind, str(error.detail), headers=headers)
     return error_response(told, request.url.path)
+
+
+def _methods(request: Request, refusing: str) -> str:
+    """All that an address answers to. refusing: the word of the route that refused, behind which there may be another one."""
+    found = {method.upper() for method in request.app.openapi()["paths"].get(request.url.path, ())} or {refusing}
+    return ", ".join(sorted(found | {"HEAD"} if "GET" in found else found))
 
 
 async def _validation_error(request: Request, error: Exception) -> Response:

@@ -28,12 +28,14 @@ B = TypeVar("B", bound=Body)
 async def read_body(request: Request, model: type[B], limit: int) -> B:
     """The body of `request` as a `model`.
 
-    Raises ApiError: 415 unless it is declared to be JSON, 413 beyond `limit` bytes, 400 for what is not JSON, 422 for the wrong form.
+    Raises ApiError: 415 unless it is declared to be plain JSON, 413 beyond `limit` bytes, 400 for what is not JSON, 422 for the wrong form.
     Raises ClientGoneError. How long it may take to arrive is the connection's to say.
     """
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != "application/json" and not (media.startswith("application/") and media.endswith("+json")):
         raise ApiError(415, "unsupported_media_type", "Expected a request with `Content-Type: application/json`")
+    if request.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+        raise ApiError(415, "unsupported_media_type", "The body must not be compressed: send it without `Content-Encoding`")
     data = await read_bytes(request, limit)
     try:
         return model.model_validate_json(data)

@@ -22,6 +22,21 @@ LINGER_SECONDS: Final = 2.0
 """How long a client that was refused gets to read why, before its connection goes."""
 
 
+class _UntilTheEnd(int):
+    """The length of a body that ends with its connection, as uvicorn counts lengths down: there is always some left, and none is missed."""
+
+    def __lt__(self, other: object) -> bool:
+        return False
+
+    def __sub__(self, other: object) -> _UntilTheEnd:
+        return self
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    __hash__ = int.__hash__
+
+
 class Connection(HttpToolsProtocol):
     """A connection. patience: seconds that a request's head may take to arrive, and its body, and that a client may leave what it is
     sent unread.
@@ -113,6 +128,9 @@ class Connection(HttpToolsProtocol):
             return
         self._wait_for(self._no_body)
         super().on_headers_complete()
+        if self.parser.get_http_version() == "1.0":
+            # Which knows no chunks: a stream ends with the connection, which such a request has for itself.
+            self.cycle.chunked_encoding, self.cycle.expected_content_length = False, _UntilTheEnd()
         if self.pipeline:
             self._arrived()  # nothing is read until the requests before are answered
 

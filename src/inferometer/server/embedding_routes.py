@@ -15,9 +15,10 @@ from fastapi import APIRouter, Request, Response
 from inferometer.server.answers import json_response, unless_gone
 from inferometer.server.body import read_body
 from inferometer.server.failures import failed, invalid
-from inferometer.server.openai_refusals import refuse_what_is_not_here
+from inferometer.server.openai_answer_schema import EmbeddingResponse
+from inferometer.server.openai_refusals import refuse_adapter, refuse_what_is_not_here
 from inferometer.server.openai_schema import EmbeddingRequest
-from inferometer.server.openapi import takes
+from inferometer.server.openapi import OPENAI_WORKING, operation
 from inferometer.server.service import Service
 
 MAX_INPUTS = 2048
@@ -26,9 +27,12 @@ MAX_INPUTS = 2048
 
 def embedding_router(service: Service) -> APIRouter:
     """The route over one service."""
-    router = APIRouter(tags=["OpenAI"])
+    router = APIRouter(tags=["OpenAI"], default_response_class=Response)
+    path = "/v1/embeddings"
+    example = {"model": "tgi", "input": ["The harbour", "A lighthouse"]}
+    told = operation(path, takes=EmbeddingRequest, example=example, gives=EmbeddingResponse, fails=OPENAI_WORKING)
 
-    @router.post("/v1/embeddings", openapi_extra=takes(EmbeddingRequest), summary="Embed texts")
+    @router.post(path, openapi_extra=told, summary="Embed texts")
     async def embeddings(request: Request) -> Response:
         wanted = await read_body(request, EmbeddingRequest, service.settings.payload_limit)
         return await unless_gone(request.receive, _embed(service, wanted, request.url.path))
@@ -55,6 +59,7 @@ async def _validated(wanted: EmbeddingRequest, service: Service) -> list[list[in
     """The token ids of every text, or the first rule that `wanted` breaks, as ApiError."""
     service.must_embed()
     refuse_what_is_not_here(wanted.model_extra)
+    refuse_adapter(wanted.model, service.model.name)
     if wanted.dimensions is not None and wanted.dimensions != service.model.spec.hidden:
         raise invalid(
             f"`dimensions`: the model's vectors have {service.model.spec.hidden} numbers and cannot be shortened; leave it out",

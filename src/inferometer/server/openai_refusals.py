@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,6 +30,9 @@ _NOT_HERE: Mapping[str, str] = {
     "adapter_id": "an adapter",
     "lora_path": "an adapter",
     "lora_request": "an adapter",
+    "lora": "an adapter",
+    "adapter": "an adapter",
+    "adapters": "an adapter",
     "suffix": "text behind the completion",
     "chat_template": "a chat template of the request's own",
     "chat_template_kwargs": "variables of the chat template",
@@ -41,22 +45,47 @@ _NOT_HERE: Mapping[str, str] = {
     "truncate_prompt_tokens": "truncation",
     "bad_words": "banned words",
     "allowed_token_ids": "a list of allowed tokens",
+    "skip_special_tokens": "special tokens in the text",
+    "include_stop_str_in_output": "the stop string in the text",
+    "add_generation_prompt": "a conversation that is not to be answered",
+    "echo": "repeating a conversation",
+    "structural_tag": "structured output",
+    "logits_processors": "code of the request's own",
 }
 """Fields that would change the answer and are not run, with what they ask for."""
 
 _HARMLESS: Mapping[str, Sequence[Any]] = {
     "response_format": ({"type": "text"},),
+    "structured_outputs": ({},),
     "tool_choice": ("none", "auto"),
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
     "length_penalty": (1,),
+    "skip_special_tokens": (True,),
+    "add_generation_prompt": (True,),
+    "chat_template_kwargs": ({},),
 }
 """Values of those that ask for what is done anyhow."""
 
+_NOTHING: Sequence[Any] = (False, 0, "", [])
+"""Such values of the others. An empty object is none: an empty schema allows any JSON, and nothing but JSON."""
+
+_ADAPTER_NAMES = re.compile(r"(^|[^a-z])(q?lora|adapter)s?([^a-z]|$)", re.IGNORECASE)
+
 
 def refuse_what_is_not_here(fields: Mapping[str, Any] | None) -> None:
-    """Raises ApiError where `fields` ask for something that this server does not do."""
+    """Raises ApiError where `fields` ask for something that this server does not do. null is as good as left out."""
     for name, value in (fields or {}).items():
-        if name not in _NOT_HERE or not value or value in _HARMLESS.get(name, ()):
+        if name not in _NOT_HERE or value is None or value in _HARMLESS.get(name, _NOTHING):
             continue
         raise invalid(f"`{name}`: this server does not support {_NOT_HERE[name]}", name, "unsupported_parameter")
+
+
+def refuse_adapter(asked: str | None, served: str) -> None:
+    """Raises ApiError where the model that a request names is an adapter of the one that is served: `served:adapter`, or a name that says
+    so ("sql-lora"). Any other name means the one model that there is, as text-generation-inference has it.
+    """
+    if asked is None or asked == served:
+        return
+    if asked.startswith(f"{served}:") or _ADAPTER_NAMES.search(asked):
+        raise invalid("`model`: this server does not support adapters; /v1/models lists what is served", "model", "unsupported_parameter")

@@ -13,38 +13,53 @@ from inferometer.server.body import read_body
 from inferometer.server.failures import ApiError, body_of
 from inferometer.server.generation import GeneratedToken, Generation, merged
 from inferometer.server.openai_answer import DONE, Answer, ChatAnswer, CompletionAnswer
+from inferometer.server.openai_answer_schema import ChatChunk, ChatResponse, CompletionResponse, Model, ModelList
 from inferometer.server.openai_logprobs import TokenNames
 from inferometer.server.openai_schema import ChatRequest, CompletionRequest, OpenAIRequest, StreamOptions
 from inferometer.server.openai_validation import OpenAIJob, validate_chat, validate_completion
-from inferometer.server.openapi import takes
+from inferometer.server.openapi import OPENAI_WORKING, READING, operation
 from inferometer.server.service import Service
 from inferometer.server.tgi_answer import rank
 
 
 def openai_router(service: Service) -> APIRouter:
     """The routes over one service."""
-    router = APIRouter(tags=["OpenAI"])
+    router = APIRouter(tags=["OpenAI"], default_response_class=Response)
     limit = service.settings.payload_limit
     names = TokenNames(service.model.tokenizer)
     started = int(time.time())
 
-    @router.post("/v1/completions", openapi_extra=takes(CompletionRequest), summary="Continue prompts")
+    path = "/v1/completions"
+    example: dict[str, Any] = {"model": "tgi", "prompt": "The harbour", "max_tokens": 16}
+    told = operation(
+        path, takes=CompletionRequest, example=example, gives=CompletionResponse, streams=CompletionResponse, fails=OPENAI_WORKING
+    )
+
+    @router.post(path, openapi_extra=told, summary="Continue prompts")
     async def completions(request: Request) -> Response:
         wanted = await read_body(request, CompletionRequest, limit)
         return await _answer(request, wanted, service, names, lambda: validate_completion(wanted, service), CompletionAnswer)
 
-    @router.post("/v1/chat/completions", openapi_extra=takes(ChatRequest), summary="Continue a conversation")
+    path = "/v1/chat/completions"
+    example = {"model": "tgi", "messages": [{"role": "user", "content": "Who are you?"}], "max_tokens": 16}
+    told = operation(path, takes=ChatRequest, example=example, gives=ChatResponse, streams=ChatChunk, fails=OPENAI_WORKING)
+
+    @router.post(path, openapi_extra=told, summary="Continue a conversation")
     async def chat_completions(request: Request) -> Response:
         wanted = await read_body(request, ChatRequest, limit)
         return await _answer(request, wanted, service, names, lambda: validate_chat(wanted, service), ChatAnswer)
 
-    @router.get("/v1/models", summary="The models that are served: one")
+    @router.get("/v1/models", openapi_extra=operation("/v1/models", gives=ModelList), summary="The models that are served: one")
     async def models() -> Response:
         return json_response({"object": "list", "data": [_model(service, started)]})
 
-    @router.get("/v1/models/{model_id:path}", summary="The model that is served")
-    async def model(model_id: str) -> Response:
-        if model_id != service.model.name:
+    path = "/v1/models/{model_id:path}"
+    told = operation(path, gives=Model, fails=(*READING, 404))
+    named = {"name": "model_id", "in": "path", "required": True, "schema": {"type": "string"}, "example": service.model.name}
+
+    @router.get(path, openapi_extra={**told, "parameters": [named]}, summary="The model that is served")
+    async def model(request: Request) -> Response:
+        if request.path_params["model_id"] != service.model.name:
             raise ApiError(404, "not_found", "No such model; /v1/models lists what is served", param="model", code="model_not_found")
         return json_response(_model(service, started))
 
@@ -80,7 +95,7 @@ async def _whole(
         requests = job.requests
         permit.grow(len(requests) - 1)
         service.observer.validated(time.perf_counter() - arrived, job.prompt_tokens, job.prompts[0][1].max_new_tokens)
-        async with service.generations(requests, keep_stop=False) as generations:
+        async with service.generations(requests, keep_stop=False, model_logprobs=job.model_logprobs) as generations:
             async for _ in merged(generations):
                 pass
         of_prompts = [generations[start : start + job.best_of] for start in range(0, len(generations), job.best_of)]
@@ -114,7 +129,7 @@ async def _events(
             permit.grow(len(requests) - 1)
             service.observer.validated(time.perf_counter() - arrived, job.prompt_tokens, job.prompts[0][1].max_new_tokens)
             answer = shape(job, service, names)
-            async with service.generations(requests, keep_stop=False) as generations:
+            async with service.generations(requests, keep_stop=False, model_logprobs=job.model_logprobs) as generations:
                 begun = True
                 yield b""
                 piece = ""

@@ -10,7 +10,7 @@ from typing import Any, Final
 from inferometer.errors import UserError
 from inferometer.schedule.sampling import SEEDS, SamplingParams
 from inferometer.server.failures import ApiError, invalid
-from inferometer.server.openai_refusals import refuse_what_is_not_here
+from inferometer.server.openai_refusals import refuse_adapter, refuse_what_is_not_here
 from inferometer.server.openai_schema import ChatRequest, CompletionRequest, OpenAIRequest, Prompt
 from inferometer.server.service import Service
 from inferometer.text.detokenise import IncrementalDetokeniser
@@ -45,6 +45,13 @@ class OpenAIJob:
         ]
 
     @property
+    def model_logprobs(self) -> bool:
+        """Whether log-probabilities play a part. They are the model's own, before penalties, temperature and filters, as OpenAI and vLLM
+        have them; sequences compete by the same.
+        """
+        return self.logprobs is not None or self.best_of > self.choices
+
+    @property
     def prompt_tokens(self) -> int:
         """Of all prompts, each counted once."""
         return sum(len(ids) for ids, _ in self.prompts)
@@ -62,6 +69,7 @@ def check_common(wanted: OpenAIRequest, service: Service) -> None:
     """Raises ApiError for the first rule that `wanted` breaks by itself, whatever the prompt."""
     settings = service.settings
     refuse_what_is_not_here(wanted.model_extra)
+    refuse_adapter(wanted.model, service.model.name)
     if wanted.n is not None and not 1 <= wanted.n <= MAX_CHOICES:
         raise invalid(f"`n` must be from 1 to {MAX_CHOICES}", "n")
     if wanted.stream_options is not None and not wanted.stream:

@@ -111,13 +111,14 @@ class Service:
 
     @asynccontextmanager
     async def generations(
-        self, jobs: Sequence[tuple[Sequence[int], SamplingParams]], *, keep_stop: bool
+        self, jobs: Sequence[tuple[Sequence[int], SamplingParams]], *, keep_stop: bool, model_logprobs: bool = False
     ) -> AsyncIterator[list[Generation]]:
         """Sends the engine a request for each prompt with its parameters; on leaving, whatever is not finished is dropped.
 
         Prompts and parameters must have been checked, and permits for all be held. A seed is drawn where none was given.
+        model_logprobs: as a request has it.
         """
-        made = [self._generation(prompt, params, keep_stop) for prompt, params in jobs]
+        made = [self._generation(prompt, params, keep_stop, model_logprobs) for prompt, params in jobs]
         timers = [
             asyncio.get_running_loop().call_later(self.settings.queue_seconds, self._give_up_waiting, generation) for generation in made
         ]
@@ -199,11 +200,11 @@ class Service:
         except UserError:
             raise invalid("the text is not valid Unicode: it holds half of a surrogate pair") from None
 
-    def _generation(self, prompt: Sequence[int], params: SamplingParams, keep_stop: bool) -> Generation:
+    def _generation(self, prompt: Sequence[int], params: SamplingParams, keep_stop: bool, model_logprobs: bool) -> Generation:
         if params.seed is None:
             params = replace(params, seed=secrets.randbelow(SEEDS))
         assert params.seed is not None
-        request = Request(next(self._ids), tuple(prompt), params, params.seed, self.model.eos_token_ids)
+        request = Request(next(self._ids), tuple(prompt), params, params.seed, self.model.eos_token_ids, model_logprobs)
         return Generation(request, self.model.tokenizer, keep_stop=keep_stop, drop=self.client.drop)
 
     def _give_up_waiting(self, generation: Generation) -> None:

@@ -10,6 +10,8 @@ from inferometer.errors import UserError
 MAX_INPUT_LENGTH = 1000
 MAX_TOTAL_TOKENS = 1512
 """text-generation-inference's defaults. A model of fewer positions lowers them, unless they were asked for."""
+MAX_BEST_OF = 2
+"""Its default as well; fewer permits lower it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class ServerSettings:
     quantize: str | None = None
     trust_remote_code: bool = False
     max_concurrent_requests: int = 128
-    max_best_of: int = 2
+    max_best_of: int = MAX_BEST_OF
     max_stop_sequences: int = 4
     max_input_length: int | None = None
     max_total_tokens: int | None = None
@@ -88,6 +90,8 @@ class ServerSettings:
             raise UserError(f"--watermark-delta must be a finite number, not {self.watermark_delta}")
         if self.api_key is not None and not self.api_key.strip():
             raise UserError("--api-key is empty: give a key, or leave it out to serve everybody")
+        if self.max_best_of == MAX_BEST_OF > self.max_concurrent_requests:
+            object.__setattr__(self, "max_best_of", self.max_concurrent_requests)
         if self.max_best_of > self.max_concurrent_requests:
             raise UserError(
                 f"--max-best-of {self.max_best_of} is more than --max-concurrent-requests {self.max_concurrent_requests}: such a request "

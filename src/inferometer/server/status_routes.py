@@ -12,27 +12,32 @@ from inferometer.model.parameters import parameter_count
 from inferometer.server.answers import json_response
 from inferometer.server.failures import ApiError
 from inferometer.server.observatory import Observatory
+from inferometer.server.openapi import READING, operation
 from inferometer.server.service import Service
-from inferometer.server.status_page import StatusPage, wants_page
+from inferometer.server.status_page import status_page, wants_page
 
 
 def status_router(service: Service, observatory: Observatory) -> APIRouter:
     """The routes over one service and what watches it."""
-    router = APIRouter(tags=["status"])
-    page = StatusPage()
+    router = APIRouter(tags=["status"], default_response_class=Response)
+    page = status_page()
 
-    @router.get("/", summary="A page for browsers; for others 200 if the server is well, else 503")
+    told = operation("/", fails=(*READING, 503))
+
+    @router.get("/", openapi_extra=told, summary="A page for browsers; for others 200 if the server is well, else 503")
     async def root(request: Request) -> Response:
         if wants_page(request.headers.get("accept", "")):
             return page.response()
         await service.check_health()
         return Response(headers={"vary": "accept"})
 
-    @router.get("/metrics", summary="Metrics, as Prometheus reads them")
+    @router.get("/metrics", openapi_extra=operation("/metrics", media="text/plain"), summary="Metrics, as Prometheus reads them")
     async def metrics() -> Response:
         return Response(await observatory.exposition(service), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    @router.get("/status", summary="The model, the limits, and how the server does right now")
+    told = operation("/status", media="application/json")
+
+    @router.get("/status", openapi_extra=told, summary="The model, the limits, and how the server does right now")
     async def status() -> Response:
         return json_response({"health": await _health(service), **_status(service, observatory)}, headers={"cache-control": "no-store"})
 

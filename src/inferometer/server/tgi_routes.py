@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator
+from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
@@ -12,43 +13,62 @@ from inferometer.server.answers import EventStream, encode, json_response, unles
 from inferometer.server.body import read_body
 from inferometer.server.failures import ApiError, body_of
 from inferometer.server.generation import merged
-from inferometer.server.openapi import takes
+from inferometer.server.openapi import WORKING, operation
 from inferometer.server.service import Service
 from inferometer.server.tgi_answer import answer_json, compute_headers, event_json, rank, time_headers
+from inferometer.server.tgi_answer_schema import GenerateResponse, Info, SimpleToken, StreamResponse
 from inferometer.server.tgi_schema import CompatRequest, GenerateRequest, TokenizeRequest
 from inferometer.server.tgi_validation import validate
+
+_EXAMPLE: Final = {"inputs": "The harbour", "parameters": {"max_new_tokens": 16, "details": True}}
 
 
 def tgi_router(service: Service) -> APIRouter:
     """The routes over one service."""
-    router = APIRouter(tags=["text-generation-inference"])
+    router = APIRouter(tags=["text-generation-inference"], default_response_class=Response)
     limit = service.settings.payload_limit
     full_text = service.model.pipeline_tag == "text-generation"  # what clients of the Hub's own API expect of such a model
 
-    @router.post("/generate", openapi_extra=takes(GenerateRequest), summary="Generate text")
+    told = operation("/generate", takes=GenerateRequest, example=_EXAMPLE, gives=GenerateResponse, fails=WORKING)
+
+    @router.post("/generate", openapi_extra=told, summary="Generate text")
     async def generate(request: Request) -> Response:
         wanted = await read_body(request, GenerateRequest, limit)
         return await unless_gone(request.receive, _whole(service, wanted, request.url.path, full_text=False, in_list=False))
 
-    @router.post("/generate_stream", openapi_extra=takes(GenerateRequest), summary="Generate text, a server-sent event a token")
+    told = operation("/generate_stream", takes=GenerateRequest, example=_EXAMPLE, streams=StreamResponse, fails=WORKING)
+
+    @router.post("/generate_stream", openapi_extra=told, summary="Generate text, a server-sent event a token")
     async def generate_stream(request: Request) -> Response:
         wanted = await read_body(request, GenerateRequest, limit)
         return _stream(service, wanted, request.url.path, full_text=False)
 
-    @router.post("/invocations", openapi_extra=takes(CompatRequest), summary="Generate text, as a stream or not")
-    @router.post("/", openapi_extra=takes(CompatRequest), summary="Generate text, as a stream or not")
+    told = operation(
+        "/",
+        takes=CompatRequest,
+        example={**_EXAMPLE, "stream": False},
+        gives=GenerateResponse,
+        a_list=True,
+        streams=StreamResponse,
+        fails=WORKING,
+    )
+
+    @router.post("/invocations", openapi_extra=told, summary="Generate text, as a stream or not")
+    @router.post("/", openapi_extra=told, summary="Generate text, as a stream or not")
     async def compat(request: Request) -> Response:
         wanted = await read_body(request, CompatRequest, limit)
         if wanted.stream:
             return _stream(service, wanted, request.url.path, full_text=full_text)
         return await unless_gone(request.receive, _whole(service, wanted, request.url.path, full_text=full_text, in_list=True))
 
-    @router.post("/tokenize", openapi_extra=takes(TokenizeRequest), summary="Cut a text into tokens")
+    told = operation("/tokenize", takes=TokenizeRequest, example={"inputs": "The harbour"}, gives=SimpleToken, a_list=True, fails=WORKING)
+
+    @router.post("/tokenize", openapi_extra=told, summary="Cut a text into tokens")
     async def tokenize(request: Request) -> Response:
         wanted = await read_body(request, TokenizeRequest, limit)
         return await unless_gone(request.receive, _tokenize(service, wanted))
 
-    @router.get("/info", summary="What is served, and its limits")
+    @router.get("/info", openapi_extra=operation("/info", gives=Info), summary="What is served, and its limits")
     async def info() -> Response:
         return json_response(_info(service))
 
