@@ -237,19 +237,3 @@ def test_a_folders_template_serves_a_tokenizer_without_one_and_a_damaged_one_kee
     (folder / "chat_template.jinja").write_text("")
     with pytest.raises(ApiError, match="makes no text"):
         Chat(find_model(settings)).text(MESSAGES)
-
-
-@pytest.mark.slow
-@pytest.mark.real
-def test_the_embedded_model_chats() -> None:
-    with (
-        RunningServer("--device", "cpu", "--dtype", "float32", "--gpu-memory", "0.5") as server,
-        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
-    ):
-        question = [{"role": "user", "content": "What is the capital of France? Answer in one word."}]
-        answer = ask(client, question, max_tokens=16)
-        assert "Paris" in answer.choices[0].message.content
-        assert answer.choices[0].finish_reason == "stop"
-        streamed = "".join(chunk.choices[0].delta.content or "" for chunk in ask(client, question, max_tokens=16, stream=True))
-        assert streamed == answer.choices[0].message.content
-        server.alive()

@@ -113,6 +113,22 @@ def test_a_stop_sequence_ends_the_text_wherever_it_stands(server: RunningServer)
             assert answer["details"]["finish_reason"] == "stop_sequence"
 
 
+def test_a_stop_sequence_as_long_as_a_body_costs_nothing(server: RunningServer) -> None:
+    text = server.generate("stop here", max_new_tokens=40, repetition_penalty=1.5)["generated_text"]
+    never = [text[:-1] + "ab" * 200_000 + str(n) for n in range(3)]
+    cut = server.generate("stop here", max_new_tokens=40, repetition_penalty=1.5, stop=[*never, text[5:7]])
+    assert cut["generated_text"] == text[: text.index(text[5:7]) + 2]
+    assert server.generate("stop here", max_new_tokens=40, repetition_penalty=1.5, stop=never)["generated_text"] == text
+    server.alive()
+
+
+def test_a_text_as_long_as_a_body_is_cut_into_tokens(server: RunningServer) -> None:
+    tokens = server.post("/tokenize", {"inputs": "é" * 50_000}).json()
+    assert len(tokens) == 100_000
+    assert tokens[-1] == {"id": 169, "text": "é", "start": 49_999, "stop": 50_000}
+    server.alive()
+
+
 def test_a_watermark_changes_the_text_and_what_it_prefers(server: RunningServer) -> None:
     plain = server.generate("hello", max_new_tokens=40, details=True)
     marked = server.generate("hello", max_new_tokens=40, watermark=True, details=True)

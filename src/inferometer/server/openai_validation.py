@@ -13,12 +13,14 @@ from inferometer.server.failures import ApiError, invalid
 from inferometer.server.openai_refusals import refuse_adapter, refuse_what_is_not_here
 from inferometer.server.openai_schema import ChatRequest, CompletionRequest, OpenAIRequest, Prompt
 from inferometer.server.service import Service
-from inferometer.text.detokenise import IncrementalDetokeniser
 
 MAX_TOKENS: Final = 16
 """New tokens of a completion that does not say how many."""
 
 MAX_CHOICES: Final = 128
+
+MAX_NAMED: Final = 4096
+"""Tokens that a request may name in one field: each costs the engine something whenever the batch changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,8 @@ def check_common(wanted: OpenAIRequest, service: Service) -> None:
         raise invalid("`stop` needs a tokenizer, which the model has not; use `stop_token_ids`", "stop")
     vocabulary = service.model.spec.vocabulary
     for name, ids in (("logit_bias", wanted.logit_bias or ()), ("stop_token_ids", wanted.stop_token_ids or ())):
+        if len(ids) > MAX_NAMED:
+            raise invalid(f"`{name}` must name at most {MAX_NAMED} tokens, not {len(ids)}", name)
         if not all(0 <= token_id < vocabulary for token_id in ids):
             raise invalid(f"`{name}` names a token that the model has not; it has tokens 0 to {vocabulary - 1}", name)
     if wanted.min_tokens is not None and wanted.min_tokens < 0:
@@ -118,10 +122,11 @@ async def validate_completion(wanted: CompletionRequest, service: Service) -> Op
         raise invalid("`max_tokens` must be at least 1, or 0 with `echo`", "max_tokens")
     _check_count(len(wanted.prompt), best_of, service)
     rows = await _tokenised(wanted.prompt, service)
-    echoes = tuple([await _echo(prompt, row, service) for prompt, row in zip(wanted.prompt, rows, strict=True)]) if wanted.echo else ()
     params = _params(wanted, service, echo=bool(wanted.echo) and wanted.logprobs is not None, top=wanted.logprobs or 0)
+    prompts = tuple([_sized(row, params, wanted.max_tokens, MAX_TOKENS, "prompt", service) for row in rows])
+    echoes = tuple([await _echo(prompt, row, service) for prompt, row in zip(wanted.prompt, rows, strict=True)]) if wanted.echo else ()
     return OpenAIJob(
-        prompts=tuple([_sized(row, params, wanted.max_tokens, MAX_TOKENS, "prompt", service) for row in rows]),
+        prompts=prompts,
         choices=choices,
         best_of=best_of,
         logprobs=wanted.logprobs,
@@ -194,10 +199,9 @@ async def _echo(prompt: Prompt, row: Sequence[int], service: Service) -> Echo:
     tokenizer = service.model.tokenizer
     if tokenizer is None:
         return Echo("", (0,) * len(row))
-    text = IncrementalDetokeniser(tokenizer)
-    pieces = [text.push(token_id) for token_id in row]
+    pieces = await service.pieces(row)
     ends = itertools.accumulate(map(len, pieces), initial=0)
-    return Echo("".join([*pieces, text.finish()]), tuple(ends)[:-1])
+    return Echo("".join(pieces), tuple(ends)[: len(row)])
 
 
 def _sized(

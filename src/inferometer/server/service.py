@@ -14,6 +14,7 @@ from typing import TypeVar
 from inferometer.errors import UserError
 from inferometer.schedule.request import Request
 from inferometer.schedule.sampling import SEEDS, SamplingParams
+from inferometer.server.answers import encode
 from inferometer.server.chat import Chat
 from inferometer.server.engine_client import SILENCE_SECONDS, EngineClient
 from inferometer.server.failures import ApiError, ClientGoneError, cut_off, draining, invalid, unhealthy, waited_too_long
@@ -23,6 +24,7 @@ from inferometer.server.observer import Observer
 from inferometer.server.permits import Permit, Permits
 from inferometer.server.served_model import ServedModel
 from inferometer.server.settings import ServerSettings
+from inferometer.text.detokenise import IncrementalDetokeniser
 from inferometer.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
@@ -95,6 +97,26 @@ class Service:
     async def spans(self, text: str, *, special: bool = True) -> list[tuple[int, int, int]]:
         """As `tokenise`, each id with the characters of the text that it stands for, from and up to."""
         return await self._off_loop(lambda tokenizer: tokenizer.spans(text, special=special))
+
+    async def pieces(self, token_ids: Sequence[int]) -> list[str]:
+        """The text that each token adds to those before, and last what is left; off the event loop."""
+
+        def detokenised(tokenizer: Tokenizer) -> list[str]:
+            text = IncrementalDetokeniser(tokenizer)
+            return [*(text.push(token_id) for token_id in token_ids), text.finish()]
+
+        return await self._off_loop(detokenised)
+
+    async def tokens_json(self, text: str, *, special: bool) -> bytes:
+        """The tokens of a text as a JSON list of {id, text, start, stop}; off the event loop, however many."""
+
+        def written(tokenizer: Tokenizer) -> bytes:
+            spans = tokenizer.spans(text, special=special)
+            told = ({"id": token_id, "text": text[start:stop], "start": start, "stop": stop} for token_id, start, stop in spans)
+            # One by one, as a long list is one call that lets no other thread run.
+            return f"[{','.join([encode(each) for each in told])}]".encode()
+
+        return await self._off_loop(written)
 
     def token_text(self, token_id: int) -> str:
         """The text of a token by itself, special tokens by their name."""

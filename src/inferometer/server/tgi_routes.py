@@ -123,9 +123,7 @@ async def _events(service: Service, wanted: GenerateRequest, path: str, full_tex
 
 async def _tokenize(service: Service, wanted: TokenizeRequest) -> Response:
     special = True if wanted.add_special_tokens is None else wanted.add_special_tokens
-    spans = await service.spans(wanted.inputs, special=special)
-    text = wanted.inputs
-    return json_response([{"id": token_id, "text": text[start:stop], "start": start, "stop": stop} for token_id, start, stop in spans])
+    return Response(await service.tokens_json(wanted.inputs, special=special), media_type="application/json")
 
 
 def _info(service: Service) -> dict[str, object]:

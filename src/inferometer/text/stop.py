@@ -22,7 +22,7 @@ class StopMatcher:
         for stop in self._stops:
             if not isinstance(stop, str) or not stop:
                 raise UserError(f"a stop string must be text of at least one character, not {stop!r}: remove it from stop")
-        self._borders = [_borders(stop) for stop in self._stops]
+        self._borders: list[list[int]] = [[] for _ in self._stops]  # as far as matches have come: a stop may be as long as a body
         self._progress = [0] * len(self._stops)
         self._given: list[str] = []
         self._held = ""
@@ -74,17 +74,18 @@ class StopMatcher:
         while matched and stop[matched] != character:
             matched = borders[matched - 1]
         matched += stop[matched] == character
+        if matched > len(borders):
+            borders.append(_border(stop, borders))
         self._progress[k] = matched
         return matched == len(stop)
 
 
-def _borders(stop: str) -> list[int]:
-    """For each prefix of `stop`, the length of its longest proper prefix that is also its suffix."""
-    borders = [0] * len(stop)
-    length = 0
-    for i in range(1, len(stop)):
-        while length and stop[i] != stop[length]:
-            length = borders[length - 1]
-        length += stop[i] == stop[length]
-        borders[i] = length
-    return borders
+def _border(stop: str, borders: Sequence[int]) -> int:
+    """How long the longest proper prefix of the next prefix of `stop` is that is also its suffix; `borders` has it for the shorter ones."""
+    end = len(borders)
+    if not end:
+        return 0
+    length = borders[-1]
+    while length and stop[end] != stop[length]:
+        length = borders[length - 1]
+    return length + (stop[end] == stop[length])

@@ -77,13 +77,16 @@ class LibraryTokenizer(Tokenizer):
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         refuse_surrogates(text)
-        ids: list[int] = self._backend.encode(text, add_special_tokens=special).ids
+        # As a batch of one, for which the library lets go of the interpreter: a long text would else stop every other thread.
+        (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=special)
+        ids: list[int] = encoding.ids
         return ids
 
     def spans(self, text: str, *, special: bool = True) -> list[tuple[int, int, int]]:
         refuse_surrogates(text)
-        encoding = self._backend.encode(text, add_special_tokens=special)
-        return [(token_id, start, stop) for token_id, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True)]
+        (encoding,) = self._backend.encode_batch([text], add_special_tokens=special)
+        # One by one: all offsets at once are a call that holds the interpreter for as long as the text is long.
+        return [(token_id, *(encoding.token_to_chars(place) or (0, 0))) for place, token_id in enumerate(encoding.ids)]
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         text: str = self._backend.decode(list(ids), skip_special_tokens=skip_special)
