@@ -1,0 +1,240 @@
+// Weights in few bits: widened to float32 in registers as they are read, every number once for up to eight rows.
+#pragma once
+#include <cmath>
+#include <type_traits>
+
+#include "linear.h"
+
+// How a linear map's weight is stored. PLAIN: as the model's other numbers.
+enum Kind { PLAIN, INT8, INT4, FP8 };
+enum Scale { FLOAT32, FLOAT16, BFLOAT16 };
+
+constexpr int64_t SLAB = 64;  // groups whose scales are widened at once
+
+inline float half_to_float(uint16_t bits) {
+#if defined(__F16C__)
+    return _cvtsh_ss(bits);
+#else
+    const uint32_t sign = uint32_t(bits & 0x8000) << 16, rest = bits & 0x7fff;
+    uint32_t wide = rest << 13;
+    float out;
+    if (rest >= 0x7c00) wide |= 0x7f800000;
+    else if (rest >= 0x400) wide += 112u << 23;
+    else return (sign ? -1.0f : 1.0f) * float(rest) * 5.9604645e-8f;
+    wide |= sign;
+    memcpy(&out, &wide, 4);
+    return out;
+#endif
+}
+
+inline float scale_at(const void* scales, int64_t i, int32_t type) {
+    if (type == FLOAT32) return ((const float*)scales)[i];
+    if (type == FLOAT16) return half_to_float(((const uint16_t*)scales)[i]);
+    return widen(((const Bfloat16*)scales)[i]);
+}
+
+// As many scales, as float32. What follows up to a multiple of 16 is written to as well.
+inline void widen_scales(const void* scales, int64_t first, int64_t count, int32_t type, float* out) {
+#if defined(__AVX512F__)
+    if (type == FLOAT16) {
+        const uint16_t* from = (const uint16_t*)scales + first;
+        int64_t i = 0;
+        for (; i + 16 <= count; i += 16) _mm512_storeu_ps(out + i, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)(from + i))));
+        if (i < count) {
+            uint16_t part[16] = {};
+            memcpy(part, from + i, 2 * (count - i));
+            _mm512_storeu_ps(out + i, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)part)));
+        }
+        return;
+    }
+#endif
+    for (int64_t i = 0; i < count; i++) out[i] = scale_at(scales, first + i, type);
+}
+
+typedef uint8_t Bytes __attribute__((vector_size(W)));
+typedef int8_t SignedBytes __attribute__((vector_size(W)));
+
+// At most W bytes, the rest zero.
+inline Bytes load_bytes(const uint8_t* p, int64_t count) {
+    Bytes b = {};
+    if (count >= W) memcpy(&b, p, W);
+    else memcpy(&b, p, count);
+    return b;
+}
+
+// e4m3 as its value divided by 256: its bits are those of a half precision number whose exponent counts from 8 less.
+constexpr float FP8_UNIT = 256.0f;
+
+template <int K> Floats widen_bytes(Bytes b) {
+    if constexpr (K == INT8) {
+        SignedBytes s;
+        memcpy(&s, &b, sizeof s);
+        return __builtin_convertvector(__builtin_convertvector(s, Ints), Floats);
+    }
+#if defined(__AVX512F__)
+    __m128i raw;
+    memcpy(&raw, &b, sizeof raw);
+    const __m256i wide = _mm256_cvtepu8_epi16(raw);
+    const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(wide, _mm256_set1_epi16(0x80)), 8);
+    const __m256i rest = _mm256_slli_epi16(_mm256_and_si256(wide, _mm256_set1_epi16(0x7f)), 7);
+    return (Floats)_mm512_cvtph_ps(_mm256_or_si256(sign, rest));
+#else
+    Floats out;
+    for (int i = 0; i < W; i++) out[i] = half_to_float(uint16_t((b[i] & 0x80) << 8 | (b[i] & 0x7f) << 7));
+    return out;
+#endif
+}
+
+// The 16 numbers that nibbles of one group stand for.
+struct Grid {
+#if defined(__AVX512F__)
+    Floats table;
+    Grid(float scale, float zero) {
+        const Floats levels = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+        table = (levels - splat(zero)) * splat(scale);
+    }
+    // Only the lowest four bits of each are looked at.
+    Floats low(Ints b) const { return (Floats)_mm512_permutexvar_ps((__m512i)b, (__m512)table); }
+    Floats high(Ints b) const { return low(b >> 4); }
+#else
+    Floats scale, zero;
+    Grid(float scale, float zero) : scale(splat(scale)), zero(splat(zero)) {}
+    Floats low(Ints b) const { return (__builtin_convertvector(b & 15, Floats) - zero) * scale; }
+    Floats high(Ints b) const { return (__builtin_convertvector(b >> 4, Floats) - zero) * scale; }
+#endif
+};
+
+// O neighbouring outputs of R rows of prepared x. A row's result does not depend on R or O: its sums are taken in one order.
+template <int R, int O>
+void nibbles_of_rows(const Linear& map, int64_t first, const float* x, int64_t x_stride, float* out) {
+    const int64_t bytes = (map.inputs + 1) / 2, groups = (map.inputs + map.group - 1) / map.group;
+    const uint8_t* w = (const uint8_t*)map.weight + first * bytes;
+    Floats sums[R][O] = {};
+    for (int64_t slab = 0; slab < groups; slab += SLAB) {
+        const int64_t count = groups - slab < SLAB ? groups - slab : SLAB;
+        float scales[O][SLAB], zeros[O][SLAB];
+        for (int o = 0; o < O; o++) {
+            widen_scales(map.scale, (first + o) * groups + slab, count, map.scale_type, scales[o]);
+            if (map.zero) widen_scales(map.zero, (first + o) * groups + slab, count, map.scale_type, zeros[o]);
+        }
+        for (int64_t g = 0; g < count; g++) {
+            const int64_t begin = (slab + g) * map.group / 2, after = begin + map.group / 2;
+            const int64_t end = slab + g == groups - 1 ? bytes : after;
+            const auto grid = [&](int o) { return Grid(scales[o][g], map.zero ? zeros[o][g] : 8.0f); };
+            const auto run = [&](const auto&... grids) {
+                const Grid all[O] = {grids...};
+                for (int64_t k = begin; k < end; k += W) {
+                    Floats low[O], high[O];
+                    for (int o = 0; o < O; o++) {
+                        const uint8_t* at = w + o * bytes + k;
+                        prefetch(at + AHEAD_BYTES);
+                        const Ints b = __builtin_convertvector(load_bytes(at, end - k), Ints);
+                        low[o] = all[o].low(b), high[o] = all[o].high(b);
+                    }
+                    for (int r = 0; r < R; r++) {
+                        const Floats even = load(x + r * x_stride + 2 * k), odd = load(x + r * x_stride + 2 * k + W);
+                        for (int o = 0; o < O; o++) sums[r][o] += low[o] * even, sums[r][o] += high[o] * odd;
+                    }
+                }
+            };
+            if constexpr (O == 4) run(grid(0), grid(1), grid(2), grid(3));
+            else if constexpr (O == 2) run(grid(0), grid(1));
+            else run(grid(0));
+        }
+    }
+    for (int r = 0; r < R; r++)
+        for (int o = 0; o < O; o++) out[r * WIDEST_CHUNK + o] = sum(sums[r][o]);
+}
+
+template <int K, int R, int O>
+void bytes_of_rows(const Linear& map, int64_t first, const float* x, int64_t x_stride, float* out) {
+    const uint8_t* w = (const uint8_t*)map.weight + first * map.inputs;
+    Floats sums[R][O] = {};
+    for (int64_t k = 0; k < map.inputs; k += W) {
+        Floats v[O];
+        for (int o = 0; o < O; o++) {
+            const uint8_t* at = w + o * map.inputs + k;
+            prefetch(at + AHEAD_BYTES);
+            v[o] = widen_bytes<K>(load_bytes(at, map.inputs - k));
+        }
+        for (int r = 0; r < R; r++) {
+            const Floats a = load(x + r * x_stride + k);
+            for (int o = 0; o < O; o++) sums[r][o] += v[o] * a;
+        }
+    }
+    for (int r = 0; r < R; r++)
+        for (int o = 0; o < O; o++)
+            out[r * WIDEST_CHUNK + o] = sum(sums[r][o]) * ((const float*)map.scale)[first + o] * (K == FP8 ? FP8_UNIT : 1.0f);
+}
+
+template <int R> void few_bits_of_rows(const Linear& map, int64_t first, int64_t count, const float* x, int64_t x_stride, float* out) {
+    constexpr int O = R > 4 ? 2 : 4;
+    const auto outputs = [&](auto width, int64_t o) {
+        constexpr int N = decltype(width)::value;
+        if (map.kind == INT4) nibbles_of_rows<R, N>(map, first + o, x, x_stride, out + o);
+        else if (map.kind == INT8) bytes_of_rows<INT8, R, N>(map, first + o, x, x_stride, out + o);
+        else bytes_of_rows<FP8, R, N>(map, first + o, x, x_stride, out + o);
+    };
+    int64_t o = 0;
+    for (; o + O <= count; o += O) outputs(std::integral_constant<int, O>{}, o);
+    for (; o < count; o++) outputs(std::integral_constant<int, 1>{}, o);
+}
+
+// What a map of few bits reads: a row of x as float32, in the order and at the places in which its weight comes, zeros behind it.
+// Returns what the row's products are to be multiplied with. out: as many numbers as `prepared_width` says.
+inline int64_t prepared_width(int64_t inputs) { return (inputs + 2 * W - 1) / (2 * W) * (2 * W); }
+
+template <class T> float prepare(const Linear& map, const T* x, float* out) {
+    const int64_t width = prepared_width(map.inputs);
+    float unit = 1.0f;
+    if (map.rounded) {
+        Floats most = {};
+        for (int64_t k = 0; k < map.inputs; k += W) {
+            const Floats v = k + W <= map.inputs ? load(x + k) : load_part(x + k, map.inputs - k);
+            most = larger(most, larger(v, -v));
+        }
+        float all[W], peak = 0.0f;
+        store(all, most);
+        for (int i = 0; i < W; i++) peak = all[i] > peak ? all[i] : peak;
+        unit = peak / 127.0f;
+    }
+    const float divisor = unit == 0.0f ? 1.0f : unit;
+    for (int64_t k = 0; k < width; k += 2 * W) {
+        float block[2 * W] = {};
+        const int64_t count = map.inputs - k < 2 * W ? map.inputs - k : 2 * W;
+        if (map.order) for (int64_t i = 0; i < count; i++) block[i] = widen(x[map.order[k + i]]);
+        else if (count == 2 * W) store(block, load(x + k)), store(block + W, load(x + k + W));
+        else for (int64_t i = 0; i < count; i++) block[i] = widen(x[k + i]);
+        if (map.rounded) for (int64_t i = 0; i < 2 * W; i++) block[i] = rintf(block[i] / divisor);
+        if (map.kind == INT4) for (int i = 0; i < W; i++) out[k + i] = block[2 * i], out[k + W + i] = block[2 * i + 1];
+        else memcpy(out + k, block, sizeof block);
+    }
+    return unit;
+}
+
+// Prepared x (rows, x_stride) times a chunk of the weight, plus bias: out (rows, WIDEST_CHUNK). units: of each row, from `prepare`.
+// Returns how many outputs those are.
+inline int64_t multiply_few_bits(const Linear& map, int64_t chunk, int64_t rows, const float* x, int64_t x_stride, const float* units,
+                                 float* out) {
+    const int64_t first = chunk * CHUNK, count = map.outputs - first < CHUNK ? map.outputs - first : CHUNK;
+    for (int64_t row = 0; row < rows; row += GROUP) {
+        const float* from = x + row * x_stride;
+        float* to = out + row * WIDEST_CHUNK;
+        switch (rows - row) {
+            case 1: few_bits_of_rows<1>(map, first, count, from, x_stride, to); break;
+            case 2: few_bits_of_rows<2>(map, first, count, from, x_stride, to); break;
+            case 3: few_bits_of_rows<3>(map, first, count, from, x_stride, to); break;
+            case 4: few_bits_of_rows<4>(map, first, count, from, x_stride, to); break;
+            case 5: few_bits_of_rows<5>(map, first, count, from, x_stride, to); break;
+            case 6: few_bits_of_rows<6>(map, first, count, from, x_stride, to); break;
+            case 7: few_bits_of_rows<7>(map, first, count, from, x_stride, to); break;
+            default: few_bits_of_rows<8>(map, first, count, from, x_stride, to);
+        }
+    }
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t o = 0; o < count; o++) {
+            float& y = out[row * WIDEST_CHUNK + o];
+            y = y * units[row] + (map.bias ? map.bias[first + o] : 0.0f);
+        }
+    return count;
+}
