@@ -1,4 +1,4 @@
-// Weights in few bits: widened to float32 in registers as they are read, every number once for up to eight rows.
+// Weights in few bits: widened to float32 in registers as they are read, every number once for up to four rows.
 #pragma once
 #include <cmath>
 #include <type_traits>
@@ -9,6 +9,7 @@
 enum Kind { PLAIN, INT8, INT4, FP8 };
 enum Scale { FLOAT32, FLOAT16, BFLOAT16 };
 
+constexpr int WIDENED_ROWS = 4;  // that share the widening; the sums of more would not stay in registers
 constexpr int64_t SLAB = 64;  // groups whose scales are widened at once
 
 inline float half_to_float(uint16_t bits) {
@@ -54,27 +55,53 @@ inline void widen_scales(const void* scales, int64_t first, int64_t count, int32
 typedef uint8_t Bytes __attribute__((vector_size(W)));
 typedef int8_t SignedBytes __attribute__((vector_size(W)));
 
-// At most W bytes, the rest zero.
+inline Bytes load_bytes(const uint8_t* p) {
+    Bytes b;
+    memcpy(&b, p, sizeof b);
+    return b;
+}
+
+// As many as there are, the rest zero.
 inline Bytes load_bytes(const uint8_t* p, int64_t count) {
     Bytes b = {};
-    if (count >= W) memcpy(&b, p, W);
-    else memcpy(&b, p, count);
+    memcpy(&b, p, count);
     return b;
+}
+
+// Written out: compilers take a conversion of so many bytes apart.
+inline Ints unsigned_ints(Bytes b) {
+#if defined(__AVX512F__)
+    return (Ints)_mm512_cvtepu8_epi32((__m128i)b);
+#elif defined(__AVX2__)
+    int64_t raw;
+    memcpy(&raw, &b, sizeof raw);
+    return (Ints)_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(raw));
+#else
+    return __builtin_convertvector(b, Ints);
+#endif
+}
+
+inline Ints signed_ints(Bytes b) {
+#if defined(__AVX512F__)
+    return (Ints)_mm512_cvtepi8_epi32((__m128i)b);
+#elif defined(__AVX2__)
+    int64_t raw;
+    memcpy(&raw, &b, sizeof raw);
+    return (Ints)_mm256_cvtepi8_epi32(_mm_cvtsi64_si128(raw));
+#else
+    SignedBytes s;
+    memcpy(&s, &b, sizeof s);
+    return __builtin_convertvector(s, Ints);
+#endif
 }
 
 // e4m3 as its value divided by 256: its bits are those of a half precision number whose exponent counts from 8 less.
 constexpr float FP8_UNIT = 256.0f;
 
 template <int K> Floats widen_bytes(Bytes b) {
-    if constexpr (K == INT8) {
-        SignedBytes s;
-        memcpy(&s, &b, sizeof s);
-        return __builtin_convertvector(__builtin_convertvector(s, Ints), Floats);
-    }
+    if constexpr (K == INT8) return __builtin_convertvector(signed_ints(b), Floats);
 #if defined(__AVX512F__)
-    __m128i raw;
-    memcpy(&raw, &b, sizeof raw);
-    const __m256i wide = _mm256_cvtepu8_epi16(raw);
+    const __m256i wide = _mm256_cvtepu8_epi16((__m128i)b);
     const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(wide, _mm256_set1_epi16(0x80)), 8);
     const __m256i rest = _mm256_slli_epi16(_mm256_and_si256(wide, _mm256_set1_epi16(0x7f)), 7);
     return (Floats)_mm512_cvtph_ps(_mm256_or_si256(sign, rest));
@@ -123,22 +150,23 @@ void nibbles_of_rows(const Linear& map, int64_t first, const float* x, int64_t x
             const auto grid = [&](int o) { return Grid(scales[o][g], map.zero ? zeros[o][g] : 8.0f); };
             const auto run = [&](const auto&... grids) {
                 const Grid all[O] = {grids...};
-                for (int64_t k = begin; k < end; k += W) {
+                const auto step = [&](int64_t k, auto read) {
                     Floats low[O], high[O];
                     for (int o = 0; o < O; o++) {
-                        const uint8_t* at = w + o * bytes + k;
-                        prefetch(at + AHEAD_BYTES);
-                        const Ints b = __builtin_convertvector(load_bytes(at, end - k), Ints);
+                        const Ints b = unsigned_ints(read(w + o * bytes + k));
                         low[o] = all[o].low(b), high[o] = all[o].high(b);
                     }
                     for (int r = 0; r < R; r++) {
                         const Floats even = load(x + r * x_stride + 2 * k), odd = load(x + r * x_stride + 2 * k + W);
                         for (int o = 0; o < O; o++) sums[r][o] += low[o] * even, sums[r][o] += high[o] * odd;
                     }
-                }
+                };
+                for (int o = 0; o < O; o++) prefetch(w + o * bytes + begin + AHEAD_BYTES);
+                int64_t k = begin;
+                for (; k + W <= end; k += W) step(k, [](const uint8_t* p) { return load_bytes(p); });
+                if (k < end) step(k, [&](const uint8_t* p) { return load_bytes(p, end - k); });
             };
             if constexpr (O == 4) run(grid(0), grid(1), grid(2), grid(3));
-            else if constexpr (O == 2) run(grid(0), grid(1));
             else run(grid(0));
         }
     }
@@ -150,25 +178,30 @@ template <int K, int R, int O>
 void bytes_of_rows(const Linear& map, int64_t first, const float* x, int64_t x_stride, float* out) {
     const uint8_t* w = (const uint8_t*)map.weight + first * map.inputs;
     Floats sums[R][O] = {};
-    for (int64_t k = 0; k < map.inputs; k += W) {
+    const int64_t inputs = map.inputs;
+    const auto step = [&](int64_t k, auto read) {
         Floats v[O];
-        for (int o = 0; o < O; o++) {
-            const uint8_t* at = w + o * map.inputs + k;
-            prefetch(at + AHEAD_BYTES);
-            v[o] = widen_bytes<K>(load_bytes(at, map.inputs - k));
-        }
+        for (int o = 0; o < O; o++) v[o] = widen_bytes<K>(read(w + o * inputs + k));
         for (int r = 0; r < R; r++) {
             const Floats a = load(x + r * x_stride + k);
             for (int o = 0; o < O; o++) sums[r][o] += v[o] * a;
         }
+    };
+    const auto whole = [](const uint8_t* p) { return load_bytes(p); };
+    int64_t k = 0;
+    for (; k + 64 <= inputs; k += 64) {
+        for (int o = 0; o < O; o++) prefetch(w + o * inputs + k + AHEAD_BYTES);
+        for (int part = 0; part < 64; part += W) step(k + part, whole);
     }
+    for (; k + W <= inputs; k += W) step(k, whole);
+    if (k < inputs) step(k, [&](const uint8_t* p) { return load_bytes(p, inputs - k); });
     for (int r = 0; r < R; r++)
         for (int o = 0; o < O; o++)
             out[r * WIDEST_CHUNK + o] = sum(sums[r][o]) * ((const float*)map.scale)[first + o] * (K == FP8 ? FP8_UNIT : 1.0f);
 }
 
 template <int R> void few_bits_of_rows(const Linear& map, int64_t first, int64_t count, const float* x, int64_t x_stride, float* out) {
-    constexpr int O = R > 4 ? 2 : 4;
+    constexpr int O = 4;
     const auto outputs = [&](auto width, int64_t o) {
         constexpr int N = decltype(width)::value;
         if (map.kind == INT4) nibbles_of_rows<R, N>(map, first + o, x, x_stride, out + o);
@@ -217,18 +250,14 @@ template <class T> float prepare(const Linear& map, const T* x, float* out) {
 inline int64_t multiply_few_bits(const Linear& map, int64_t chunk, int64_t rows, const float* x, int64_t x_stride, const float* units,
                                  float* out) {
     const int64_t first = chunk * CHUNK, count = map.outputs - first < CHUNK ? map.outputs - first : CHUNK;
-    for (int64_t row = 0; row < rows; row += GROUP) {
+    for (int64_t row = 0; row < rows; row += WIDENED_ROWS) {
         const float* from = x + row * x_stride;
         float* to = out + row * WIDEST_CHUNK;
         switch (rows - row) {
             case 1: few_bits_of_rows<1>(map, first, count, from, x_stride, to); break;
             case 2: few_bits_of_rows<2>(map, first, count, from, x_stride, to); break;
             case 3: few_bits_of_rows<3>(map, first, count, from, x_stride, to); break;
-            case 4: few_bits_of_rows<4>(map, first, count, from, x_stride, to); break;
-            case 5: few_bits_of_rows<5>(map, first, count, from, x_stride, to); break;
-            case 6: few_bits_of_rows<6>(map, first, count, from, x_stride, to); break;
-            case 7: few_bits_of_rows<7>(map, first, count, from, x_stride, to); break;
-            default: few_bits_of_rows<8>(map, first, count, from, x_stride, to);
+            default: few_bits_of_rows<WIDENED_ROWS>(map, first, count, from, x_stride, to);
         }
     }
     for (int64_t row = 0; row < rows; row++)
