@@ -116,7 +116,9 @@ def test_every_level_of_every_kind_is_read_right() -> None:
             if weight.kind == "int8":
                 levels = levels - 128
             raw = levels.to(torch.int8 if weight.kind == "int8" else torch.uint8)
-            weight.data.copy_(raw.view(torch.float8_e4m3fn).view(weight.data.shape) if weight.kind == "fp8" else raw.view(weight.data.shape))
+            weight.data.copy_(
+                raw.view(torch.float8_e4m3fn).view(weight.data.shape) if weight.kind == "fp8" else raw.view(weight.data.shape)
+            )
             weight.scale.fill_(0.01 if weight.kind != "int8" else 0.001)
         compare(model, CONTEXTS["one"], 1e-4)
 

@@ -36,15 +36,12 @@ inline float scale_at(const void* scales, int64_t i, int32_t type) {
 
 // As many scales, as float32. What follows up to a multiple of 16 is written to as well.
 inline void widen_scales(const void* scales, int64_t first, int64_t count, int32_t type, float* out) {
-#if defined(__AVX512F__)
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
     if (type == FLOAT16) {
         const uint16_t* from = (const uint16_t*)scales + first;
-        int64_t i = 0;
-        for (; i + 16 <= count; i += 16) _mm512_storeu_ps(out + i, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)(from + i))));
-        if (i < count) {
-            uint16_t part[16] = {};
-            memcpy(part, from + i, 2 * (count - i));
-            _mm512_storeu_ps(out + i, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)part)));
+        for (int64_t i = 0; i < count; i += 16) {
+            const __mmask16 real = count - i < 16 ? __mmask16((1 << (count - i)) - 1) : __mmask16(0xffff);
+            _mm512_storeu_ps(out + i, _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(real, from + i)));
         }
         return;
     }
@@ -174,6 +171,75 @@ void nibbles_of_rows(const Linear& map, int64_t first, const float* x, int64_t x
         for (int o = 0; o < O; o++) out[r * WIDEST_CHUNK + o] = sum(sums[r][o]);
 }
 
+#if defined(__AVX512BF16__) && defined(__AVX512BW__)
+#define PAIRS 1
+#else
+#define PAIRS 0
+#endif
+
+#if PAIRS
+constexpr int64_t PAIR_BYTES = 32;  // of nibbles that are multiplied at once
+
+// The same for x in bfloat16, whose products with nibbles are exact: a group's are summed up, then scaled, and its zero point's share is
+// taken off by the sums of the group's x.
+// x: blocks of 64 inputs, [32 even][32 odd]. sums: float32 by group, behind every row's blocks.
+template <int R, int O>
+void nibble_pairs_of_rows(const Linear& map, int64_t first, const float* prepared, int64_t stride, float* out) {
+    const int64_t bytes = (map.inputs + 1) / 2, groups = (map.inputs + map.group - 1) / map.group;
+    const uint8_t* w = (const uint8_t*)map.weight + first * bytes;
+    const auto x = [&](int r) { return (const Bfloat16*)(prepared + r * stride); };
+    const auto sums = [&](int r) { return prepared + r * stride + stride / 2; };
+    // Whole numbers from 0 to 15, twice: of each index the lowest five bits count.
+    alignas(64) static const uint16_t levels[32] = {
+        0, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0, 0x4100, 0x4110, 0x4120, 0x4130, 0x4140, 0x4150, 0x4160, 0x4170,
+        0, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0, 0x4100, 0x4110, 0x4120, 0x4130, 0x4140, 0x4150, 0x4160, 0x4170};
+    const __m512i table = _mm512_load_si512(levels);
+    Floats totals[R][O] = {};
+    for (int64_t slab = 0; slab < groups; slab += SLAB) {
+        const int64_t count = groups - slab < SLAB ? groups - slab : SLAB;
+        alignas(64) float scales[O][SLAB];
+        for (int o = 0; o < O; o++) {
+            const int64_t at = (first + o) * groups + slab;
+            widen_scales(map.scale, at, count, map.scale_type, scales[o]);
+            float zeros[SLAB];
+            if (map.zero) widen_scales(map.zero, at, count, map.scale_type, zeros);
+            for (int64_t g = 0; g < count; g += W) {
+                const __mmask16 real = count - g < W ? __mmask16((1 << (count - g)) - 1) : __mmask16(0xffff);
+                const Floats scale = (Floats)_mm512_maskz_loadu_ps(real, scales[o] + g);
+                const Floats shift = scale * (map.zero ? (Floats)_mm512_maskz_loadu_ps(real, zeros + g) : splat(8.0f));
+                for (int r = 0; r < R; r++) totals[r][o] -= shift * (Floats)_mm512_maskz_loadu_ps(real, sums(r) + slab + g);
+            }
+        }
+        for (int64_t g = 0; g < count; g++) {
+            const int64_t begin = (slab + g) * map.group / 2, after = begin + map.group / 2;
+            const int64_t end = slab + g == groups - 1 ? bytes : after;
+            Floats part[R][O] = {};
+            const auto step = [&](int64_t k, auto read) {
+                const int64_t at = k / PAIR_BYTES * 2 * PAIR_BYTES + k % PAIR_BYTES;
+                for (int o = 0; o < O; o++) {
+                    const __m512i wide = _mm512_cvtepu8_epi16(read(w + o * bytes + k));
+                    const __m512bh low = (__m512bh)_mm512_permutexvar_epi16(wide, table);
+                    const __m512bh high = (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi16(wide, 4), table);
+                    for (int r = 0; r < R; r++) {
+                        part[r][o] = (Floats)_mm512_dpbf16_ps((__m512)part[r][o], low, (__m512bh)_mm512_loadu_si512(x(r) + at));
+                        part[r][o] = (Floats)_mm512_dpbf16_ps((__m512)part[r][o], high, (__m512bh)_mm512_loadu_si512(x(r) + at + PAIR_BYTES));
+                    }
+                }
+            };
+            for (int o = 0; o < O; o++) prefetch(w + o * bytes + begin + AHEAD_BYTES);
+            int64_t k = begin;
+            for (; k + PAIR_BYTES <= end; k += PAIR_BYTES) step(k, [](const uint8_t* p) { return _mm256_loadu_si256((const __m256i*)p); });
+            // Fewer: nibbles of zero add nothing, whatever x lies there.
+            if (k < end) step(k, [&](const uint8_t* p) { return _mm256_maskz_loadu_epi8((1u << (end - k)) - 1, p); });
+            for (int o = 0; o < O; o++)
+                for (int r = 0; r < R; r++) totals[r][o] += part[r][o] * splat(scales[o][g]);
+        }
+    }
+    for (int r = 0; r < R; r++)
+        for (int o = 0; o < O; o++) out[r * WIDEST_CHUNK + o] = sum(totals[r][o]);
+}
+#endif
+
 template <int K, int R, int O>
 void bytes_of_rows(const Linear& map, int64_t first, const float* x, int64_t x_stride, float* out) {
     const uint8_t* w = (const uint8_t*)map.weight + first * map.inputs;
@@ -200,10 +266,22 @@ void bytes_of_rows(const Linear& map, int64_t first, const float* x, int64_t x_s
             out[r * WIDEST_CHUNK + o] = sum(sums[r][o]) * ((const float*)map.scale)[first + o] * (K == FP8 ? FP8_UNIT : 1.0f);
 }
 
-template <int R> void few_bits_of_rows(const Linear& map, int64_t first, int64_t count, const float* x, int64_t x_stride, float* out) {
+template <class T> constexpr bool in_pairs() { return PAIRS && sizeof(T) == 2; }
+
+template <class T, int R> void few_bits_of_rows(const Linear& map, int64_t first, int64_t count, const float* x, int64_t x_stride, float* out) {
     constexpr int O = 4;
     const auto outputs = [&](auto width, int64_t o) {
         constexpr int N = decltype(width)::value;
+#if PAIRS
+        if constexpr (in_pairs<T>())
+            if (map.kind == INT4) {
+                if constexpr (R > 2 && N > 2) {  // twice as many sums as elsewhere have to stay in registers
+                    nibble_pairs_of_rows<R, 2>(map, first + o, x, x_stride, out + o);
+                    return nibble_pairs_of_rows<R, 2>(map, first + o + 2, x, x_stride, out + o + 2);
+                }
+                return nibble_pairs_of_rows<R, N>(map, first + o, x, x_stride, out + o);
+            }
+#endif
         if (map.kind == INT4) nibbles_of_rows<R, N>(map, first + o, x, x_stride, out + o);
         else if (map.kind == INT8) bytes_of_rows<INT8, R, N>(map, first + o, x, x_stride, out + o);
         else bytes_of_rows<FP8, R, N>(map, first + o, x, x_stride, out + o);
@@ -214,12 +292,33 @@ template <int R> void few_bits_of_rows(const Linear& map, int64_t first, int64_t
 }
 
 // What a map of few bits reads: a row of x as float32, in the order and at the places in which its weight comes, zeros behind it.
-// Returns what the row's products are to be multiplied with. out: as many numbers as `prepared_width` says.
-inline int64_t prepared_width(int64_t inputs) { return (inputs + 2 * W - 1) / (2 * W) * (2 * W); }
+// Returns what the row's products are to be multiplied with. out: as many numbers as `prepared_width` says of the widest map; stride.
+inline int64_t prepared_width(int64_t inputs) { return (inputs + 63) / 64 * 64 + 64; }
 
-template <class T> float prepare(const Linear& map, const T* x, float* out) {
-    const int64_t width = prepared_width(map.inputs);
+template <class T> float prepare(const Linear& map, const T* x, float* out, int64_t stride) {
+    const int64_t width = (map.inputs + 63) / 64 * 64;
     float unit = 1.0f;
+#if PAIRS
+    if constexpr (in_pairs<T>())
+        if (map.kind == INT4) {
+            Bfloat16* to = (Bfloat16*)out;
+            for (int64_t k = 0; k < width; k += 64)
+                for (int64_t i = 0; i < 32; i++)
+                    for (int64_t odd = 0; odd < 2; odd++) {
+                        const int64_t from = k + 2 * i + odd;
+                        to[k + 32 * odd + i] = from < map.inputs ? x[map.order ? map.order[from] : from] : T{0};
+                    }
+            for (int64_t i = 0; i < 32; i++) to[width + i] = T{0};
+            float* sums = out + stride / 2;
+            for (int64_t k = 0, g = 0; k < map.inputs; k += map.group, g++) {
+                float total = 0;
+                const int64_t end = k + map.group < map.inputs ? k + map.group : map.inputs;
+                for (int64_t i = k; i < end; i++) total += widen(x[map.order ? map.order[i] : i]);
+                sums[g] = total;
+            }
+            return unit;
+        }
+#endif
     if (map.rounded) {
         Floats most = {};
         for (int64_t k = 0; k < map.inputs; k += W) {
@@ -247,17 +346,17 @@ template <class T> float prepare(const Linear& map, const T* x, float* out) {
 
 // Prepared x (rows, x_stride) times a chunk of the weight, plus bias: out (rows, WIDEST_CHUNK). units: of each row, from `prepare`.
 // Returns how many outputs those are.
-inline int64_t multiply_few_bits(const Linear& map, int64_t chunk, int64_t rows, const float* x, int64_t x_stride, const float* units,
-                                 float* out) {
+template <class T>
+int64_t multiply_few_bits(const Linear& map, int64_t chunk, int64_t rows, const float* x, int64_t x_stride, const float* units, float* out) {
     const int64_t first = chunk * CHUNK, count = map.outputs - first < CHUNK ? map.outputs - first : CHUNK;
     for (int64_t row = 0; row < rows; row += WIDENED_ROWS) {
         const float* from = x + row * x_stride;
         float* to = out + row * WIDEST_CHUNK;
         switch (rows - row) {
-            case 1: few_bits_of_rows<1>(map, first, count, from, x_stride, to); break;
-            case 2: few_bits_of_rows<2>(map, first, count, from, x_stride, to); break;
-            case 3: few_bits_of_rows<3>(map, first, count, from, x_stride, to); break;
-            default: few_bits_of_rows<WIDENED_ROWS>(map, first, count, from, x_stride, to);
+            case 1: few_bits_of_rows<T, 1>(map, first, count, from, x_stride, to); break;
+            case 2: few_bits_of_rows<T, 2>(map, first, count, from, x_stride, to); break;
+            case 3: few_bits_of_rows<T, 3>(map, first, count, from, x_stride, to); break;
+            default: few_bits_of_rows<T, WIDENED_ROWS>(map, first, count, from, x_stride, to);
         }
     }
     for (int64_t row = 0; row < rows; row++)

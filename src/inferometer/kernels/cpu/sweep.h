@@ -112,12 +112,12 @@ template <class T> class Run {
     void prepare_all(const Linear& map, const T* x, int64_t width) {
         if (!map.kind) return;
         team.share(s.tokens, [&](int64_t t, int64_t) {
-            room.units[t] = prepare(map, x + t * width, room.prepared + t * room.prepared_width);
+            room.units[t] = prepare(map, x + t * width, room.prepared + t * room.prepared_width, room.prepared_width);
         });
     }
 
     int64_t part(const Linear& map, int64_t chunk, const T* x, int64_t width, float* y, const void* ahead) {
-        if (map.kind) return multiply_few_bits(map, chunk, s.tokens, room.prepared, room.prepared_width, room.units, y);
+        if (map.kind) return multiply_few_bits<T>(map, chunk, s.tokens, room.prepared, room.prepared_width, room.units, y);
         return multiply(map, chunk, s.tokens, x, width, y, ahead);
     }
 
