@@ -10,7 +10,7 @@ import torch
 from inferometer.errors import UserError
 from inferometer.hardware.host import Host, read_host
 from inferometer.kernels.support import usable
-from inferometer.model.formats import NARROW_KV_DTYPES, ROUNDED_FORMATS, WeightFormat, weight_format
+from inferometer.model.formats import NARROW_KV_DTYPES, QUANTIZED_FORMATS, ROUNDED_FORMATS, WeightFormat, weight_format
 from inferometer.model.quantisation import Quantisation
 from inferometer.nn.numerics import Numerics
 
@@ -88,7 +88,8 @@ def resolve_quantize(name: str | None, stored: Quantisation | None) -> WeightFor
     "bitsandbytes" is int8 here. Raises UserError for an unknown name and where the checkpoint is stored in another way.
     """
     if stored is not None:
-        if name not in (None, stored.method, stored.form):
+        alias = None if name is None or name in QUANTIZED_FORMATS else weight_format(name, "float32").name
+        if name not in (None, stored.method, stored.form) and (alias is None or alias != stored.form):
             what = stored.form or stored.method
             raise UserError(
                 f"--quantize {name}: the checkpoint is in {what} already; leave it out, or use the checkpoint before quantisation"

@@ -69,7 +69,9 @@ class QuantisedSource:
 
     @property
     def dtype(self) -> torch.dtype | None:
-        return self._source.dtype
+        # What is left plain may be kept in float32 so that it is exact, which is no reason to compute in it.
+        dtype = self._source.dtype
+        return None if dtype == torch.float32 else dtype
 
     def tensors(self) -> Mapping[str, tuple[int, ...]]:
         return self._shapes
