@@ -10,6 +10,7 @@ import torch
 from inferometer.errors import UserError
 from inferometer.hardware.host import Host, read_host
 from inferometer.kernels.support import usable
+from inferometer.model.formats import NARROW_KV_DTYPES
 from inferometer.nn.numerics import Numerics
 
 DTYPES: dict[str, torch.dtype] = {
@@ -72,6 +73,17 @@ def resolve_numerics(device: torch.device, *, deterministic: bool) -> Numerics:
             "--deterministic on a GPU needs Triton and compute capability 7.5 or higher; pip install triton, or use --device cpu"
         )
     return Numerics.INVARIANT if deterministic else Numerics.FASTEST
+
+
+def resolve_kv_dtype(name: str, *, deterministic: bool) -> torch.dtype | None:
+    """The type of the KV cache for a --kv-dtype value; None for the activations' own. Raises UserError for an unknown name."""
+    if name == "auto":
+        return None
+    if name not in NARROW_KV_DTYPES:
+        raise UserError(f"--kv-dtype {name} is unknown; use auto, {' or '.join(NARROW_KV_DTYPES)}")
+    if deterministic:
+        raise UserError("--deterministic with --kv-dtype: a page's scale follows what comes to it at a time; leave one of them out")
+    return torch.int8 if name == "int8" else torch.float8_e4m3fn
 
 
 def supports(device: torch.device, dtype: torch.dtype) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 import torch
 
-from inferometer.engine.device import resolve_device, resolve_dtype, resolve_numerics
+from inferometer.engine.device import resolve_device, resolve_dtype, resolve_kv_dtype, resolve_numerics
 from inferometer.engine.engine import PAGE_SIZE, SEATS, SWEEP_TOKENS, Engine
 from inferometer.engine.memory import check_weights, page_budget
 from inferometer.engine.pooling import Pooling, pool, read_pooling
@@ -24,7 +24,11 @@ from inferometer.engine.tuning import tune
 from inferometer.errors import UserError
 from inferometer.model.description import describe, with_weights
 from inferometer.model.families import family
-from inferometer.nn.batch import prompt_batch
+from inferometer.model.quantisation import check_quantize, read_quantisation, resolve_quantize
+from inferometer.nn.batch import paged_prompt, prompt_batch
+from inferometer.nn.cache import PagedCache
+from inferometer.nn.formats.layout import QuantLayout, layouts
+from inferometer.nn.formats.stored import QuantisedSource, stored_layouts
 from inferometer.nn.load import load, open_source
 from inferometer.nn.names import fitted
 from inferometer.nn.numerics import Numerics
@@ -49,6 +53,9 @@ class LLM:
     revision: of a model of the Hub: a branch, tag or commit; None for main.
     weights: "auto" reads the checkpoint, "dummy" makes seeded random ones on the device.
     tokenizer: a folder, file or "byte"; None for the model's own ("byte" with dummy weights).
+    quantize: the format that the layers' matrices are rounded to as they are read: int8, w8a8, int4-g32, int4-g64 (also int4), int4-g128,
+    each of these with -sym, or fp8; None for as they are stored. "gptq" and "awq" say that they are stored so.
+    kv_dtype: of the KV cache: "auto" for the activations' own, or "fp8" or "int8" with a scale for each head of each page.
     admission: which requests enter at which sweep: "continuous" (as room comes free), "zigzag" (a block of num_groups groups of
     group_size requests enters and leaves together), "diagonal" (a group enters at every sweep), "row" (one group at a time). All give
     the same tokens.
@@ -67,6 +74,8 @@ class LLM:
         device: str = "auto",
         weights: Literal["auto", "dummy"] = "auto",
         tokenizer: str | Path | None = None,
+        quantize: str | None = None,
+        kv_dtype: str = "auto",
         admission: str = "continuous",
         group_size: int | None = None,
         num_groups: int | None = None,
@@ -87,14 +96,23 @@ class LLM:
         self.device = resolve_device(device)
         numerics = resolve_numerics(self.device, deterministic=deterministic)
         resolve_dtype(dtype, self.device, None)  # a wrong --dtype is told before any file is opened
+        check_quantize(quantize)
+        narrow = resolve_kv_dtype(kv_dtype, deterministic=deterministic)
         described = describe(None if model is None else str(model), config_only=weights == "dummy", revision=revision)
         self.description = described if weights == "dummy" else with_weights(described, revision=revision)
+        self.weight_format = weights_in = resolve_quantize(quantize, read_quantisation(self.description.config, self.description.name))
         with closing(open_source(self.description, weights=weights, seed=seed)) as source:
             kind = family(self.description.spec.family)
             self.spec = fitted(self.description.spec, source, kind)
             self.dtype = resolve_dtype(dtype, self.device, source.dtype)
-            check_weights(self.spec, self.device, self.dtype)
-            self.model = Transformer(self.spec, self.device, self.dtype, numerics)
+            self.kv_dtype = self.dtype if narrow is None else narrow
+            quantised = None
+            if isinstance(source, QuantisedSource):
+                quantised = stored_layouts(self.spec, source, kind, self.device)
+            elif weights_in is not None:
+                quantised = layouts(self.spec, QuantLayout.of(weights_in, self.device))
+            check_weights(self.spec, self.device, self.dtype, weights_in)
+            self.model = Transformer(self.spec, self.device, self.dtype, numerics, quantised)
             load(self.model, source, kind)
         self.model.pack()
         if tokenizer is None and weights == "dummy":
@@ -113,7 +131,8 @@ class LLM:
             raise UserError(f"{self.spec.name} is an encoder: it embeds text and does not generate; use a decoder model")
         if self._engine is None:
             tune(self.model)  # before memory is measured and sweeps are recorded
-            self._engine = Engine(self.model, pages=self.room(seats=SEATS, sweep_tokens=SWEEP_TOKENS), admission=self.admission)
+            pages = self.room(seats=SEATS, sweep_tokens=SWEEP_TOKENS)
+            self._engine = Engine(self.model, pages=pages, admission=self.admission, kv_dtype=self.kv_dtype)
         return self._engine
 
     def room(self, *, seats: int, sweep_tokens: int) -> int:
@@ -128,6 +147,7 @@ class LLM:
             sweep_tokens=sweep_tokens,
             fraction=self._memory_fraction,
             limit_bytes=None if self._gpu_memory is None else int(self._gpu_memory * 2**30),
+            kv_dtype=self.kv_dtype,
         )
 
     @property
@@ -183,6 +203,18 @@ class LLM:
                 batch = prompt_batch([rows[i] for i in part], self.device)
                 out[part] = pool(self.model, self.model.sweep(batch), batch, how).cpu()
         return out.numpy()
+
+    @torch.inference_mode()
+    def hidden_states(self, token_ids: Sequence[int]) -> torch.Tensor:
+        """(tokens, hidden) on the device: what `model.logits` makes the distribution after each token of.
+
+        Through a KV cache of their own where that is in fewer bits than the activations.
+        """
+        if self.kv_dtype == self.dtype:
+            return self.model.sweep(prompt_batch([token_ids], self.device))
+        pages = -(-len(token_ids) // PAGE_SIZE)
+        cache = PagedCache(self.spec, pages, PAGE_SIZE, self.device, self.kv_dtype)
+        return self.model.sweep(paged_prompt(token_ids, PAGE_SIZE, self.device), cache)
 
     def close(self) -> None:
         """Drops all requests and frees the cache."""
