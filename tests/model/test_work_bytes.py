@@ -98,7 +98,7 @@ def test_int4_weights_by_hand() -> None:
     # 100 columns: 50 bytes of elements, 2 groups of 64 with a 16-bit scale and a 16-bit offset each.
     assert stored.matrix_bytes(3, 100) == 3 * (50 + 2 * 4)
     assert weight_format("int4-g128-sym", "float16").matrix_bytes(1, 256) == 128 + 2 * 2
-    assert weight_format("int8", "float16").matrix_bytes(5, 10) == 5 * (10 + 2)
+    assert weight_format("int8", "float16").matrix_bytes(5, 10) == 5 * (10 + 4)
     assert weight_format(None, "float32").matrix_bytes(5, 10) == 200
     with pytest.raises(UserError, match="--quantize int3"):
         weight_format("int3", "float16")
