@@ -106,6 +106,11 @@ class NativeBackend:
             lookahead=self._lookahead,
         )
 
+    def reorder(self, admission: Admission | None) -> None:
+        """Runs the batches that are prepared from now on under another admission."""
+        self.abandon()
+        self._admission = admission
+
     def prefill(self, prompts: Prompts, params: SamplingParams) -> None:
         """As many sweeps as the prompts take; the last of them samples the last row's first token."""
         self._start(prompts, params)
