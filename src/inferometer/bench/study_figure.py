@@ -208,3 +208,15 @@ def _whole(record: Record, name: str, suffix: str) -> str:
 
 def _mean(summary: Summary | None) -> float | None:
     return None if summary is None else summary.mean
+
+
+def limit(figure: Figure, bound: Quantities) -> str | None:
+    """What binds a figure at its bound: the limit of the phase that takes the most of its least time; None where that is not known."""
+    phases = {"forward_ms": bound.forward_ms, "prefill_ms": bound.prefill_ms, "decode_token_ms": _decode_total(bound)}
+    name = figure.time or figure.rate or "whole"
+    if name.startswith("decode"):
+        phases = {"decode_token_ms": bound.decode_token_ms}
+    elif name.startswith("prefill"):
+        phases = {"prefill_ms": bound.prefill_ms}
+    known = {phase: ms for phase, ms in phases.items() if ms is not None}
+    return bound.binds.get(max(known, key=lambda phase: known[phase])) if known else None

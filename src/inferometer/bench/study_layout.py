@@ -27,8 +27,8 @@ Where = Mapping[str, tuple[Any, ...]]
 class PublishedSpec:
     """Where published figures are: the measured rows of these regimes that match a cell's case.
 
-    place: words in the row's source. stack, admission, dtype and mode narrow the rows; whatever of a case decides its figures and is
-    not narrowed here must be equal: model, batch, lengths, groups and devices.
+    place: words in the row's source. stack, admission, dtype and mode narrow the rows; model, batch, lengths, groups and devices must be
+    the case's. prompt_tokens: the length of the publication's prompts, where the study's own are of another.
     """
 
     regimes: tuple[str, ...]
@@ -37,6 +37,7 @@ class PublishedSpec:
     admission: str | None = None
     dtype: str | None = None
     mode: str | None = None
+    prompt_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +112,7 @@ class TableSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlotSpec:
-    """A plot of one part's records: bars or lines of one figure over `rows`, a colour a column. log: both axes of lines, the height of bars."""
+    """A plot of one part's records: one figure over `rows`, a colour a column. log: both axes of lines, the height of bars."""
 
     part: str
     title: str

@@ -217,7 +217,9 @@ def _published(table: Table) -> PublishedSpec | None:
     regimes = inner.texts("regimes")
     if not regimes:
         raise inner.error("regimes must name at least one regime of measured rows")
-    made = PublishedSpec(regimes=regimes, **{key: _optional(inner, key) for key in ("place", "stack", "admission", "dtype", "mode")})
+    narrowed = {key: _optional(inner, key) for key in ("place", "stack", "admission", "dtype", "mode")}
+    prompt_tokens = inner.count("prompt_tokens") if inner.has("prompt_tokens") else None
+    made = PublishedSpec(regimes=regimes, **narrowed, prompt_tokens=prompt_tokens)
     inner.finish()
     return made
 
