@@ -54,7 +54,10 @@ def modules() -> list[str]:
     paths = [path for floor in TORCH_FREE for path in [root / f"{floor}.py", *(root / floor).rglob("*.py")] if path.exists()]
     named = {".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__") for path in paths}
     # Of the floor that measures, what a report of old records or the parsing of a request needs.
-    bench = {f"inferometer.bench.{name}" for name in ("statistics", "case", "record", "journal", "prompts", "request")}
+    bench = {
+        f"inferometer.bench.{name}"
+        for name in ("statistics", "case", "record", "journal", "prompts", "request", "requirement", "entry", "entries", "registry")
+    }
     # Of the server, what its command line reads.
     server = {f"inferometer.server.{name}" for name in ("flags", "settings")}
     return sorted(named | bench | server | {"inferometer"})

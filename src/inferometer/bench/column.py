@@ -18,13 +18,13 @@ from inferometer.bench.timed_run import Times
 class Failure:
     """How a case ended that gave no times, and what shows it."""
 
-    status: Literal["oom", "error"]
+    status: Literal["oom", "error", "skipped"]
     evidence: str
 
 
 @dataclass(frozen=True, slots=True)
 class Unopened:
-    """A backend that could not load the model; its cases end with this failure, and the others run."""
+    """A backend that could not load the model, or is not installed; its cases end with this failure, and the others run."""
 
     stack_version: str
     failure: Failure

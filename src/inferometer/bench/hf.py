@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -12,11 +12,18 @@ import transformers
 from torch import Tensor
 
 from inferometer.bench.backend import Continuation, PageUse, Prompts
+from inferometer.bench.opening import Opening
 from inferometer.model.families import family
 from inferometer.model.spec import ModelSpec
 from inferometer.nn.export import fill_hf
 from inferometer.nn.source import CheckpointSource
 from inferometer.schedule.sampling import SamplingParams
+
+
+def open_backend(opening: Opening) -> HFBackend:
+    """A transformers model of the same weights that the native engine has."""
+    with opening.source() as (source, spec):
+        return HFBackend(opening.description.config, spec, source, opening.device, opening.dtype)
 
 
 class HFBackend:
@@ -43,7 +50,7 @@ class HFBackend:
         # only for weights with gradients, and else copies the head's matrix once a row.
         self._model.requires_grad_(True)
         self._resident: int = sum(t.nbytes for t in {t.data_ptr(): t for t in self._model.state_dict().values()}.values())
-        self._batch: _Batch | None = None
+        self._batch: Batch | None = None
 
     @property
     def resident_bytes(self) -> int:
@@ -56,7 +63,7 @@ class HFBackend:
     @torch.inference_mode()
     def prefill(self, prompts: Prompts, params: SamplingParams) -> None:
         """One forward with logits at the last position alone, and the first token."""
-        self._batch = _Batch(self._model, self._ids(prompts), params)
+        self._batch = self._begin(self._ids(prompts), params)
 
     @torch.inference_mode()
     def decode(self) -> None:
@@ -111,7 +118,7 @@ class HFBackend:
     @torch.inference_mode()
     def continuation(self, prompts: Prompts, steps: int) -> Continuation:
         """Greedy, through the cache."""
-        batch = _Batch(self._model, self._ids(prompts), SamplingParams(max_new_tokens=steps, ignore_eos=True))
+        batch = self._begin(self._ids(prompts), SamplingParams(max_new_tokens=steps, ignore_eos=True))
         chosen = [batch.chosen()]
         for _ in range(steps - 1):
             batch.step()
@@ -142,35 +149,41 @@ class HFBackend:
         self._batch = None
         self._model = None
 
+    def _begin(self, ids: Tensor, params: SamplingParams) -> Batch:
+        return Batch(self._model, ids, params, transformers.DynamicCache(config=self._model.config))
+
     def _ids(self, prompts: Prompts) -> Tensor:
         return torch.tensor([list(row) for row in prompts], device=self.device)
 
 
-class _Batch:
-    """A batch in progress: the cache, the tokens so far, and the float32 scores (rows, vocabulary) that the newest came from."""
+class Batch:
+    """A batch in progress: the cache, the tokens so far, and the float32 scores (rows, vocabulary) that the newest came from.
 
-    def __init__(self, model: Any, ids: Tensor, params: SamplingParams) -> None:
-        self._model = model
+    step_model: what runs the steps after the prompts, if not `model` itself.
+    """
+
+    def __init__(self, model: Any, ids: Tensor, params: SamplingParams, cache: Any, step_model: Callable[..., Any] | None = None) -> None:
         self._processors = _processors(params)
         # Processors that look back need what came before; without any, the prompt is not kept.
         self._seen = ids if self._processors else None
         self._generator = None if params.greedy else torch.Generator(ids.device).manual_seed(params.seed or 0)
-        self._cache = transformers.DynamicCache(config=model.config)
+        self._cache = cache
         # Renamed from the one to the other within transformers 5.
         self._cache_argument = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
         self.tokens: list[Tensor] = []
-        self._take(ids)
+        self._take(model, ids)
+        self._step_model = step_model or model
 
     def step(self) -> None:
         """Feeds the newest token."""
-        self._take(self.tokens[-1])
+        self._take(self._step_model, self.tokens[-1])
 
     def chosen(self) -> Tensor:
         """float32 (rows, 1): the log-probability of each row's newest token."""
         return self.scores.gather(1, self.tokens[-1]) - self.scores.logsumexp(1, keepdim=True)
 
-    def _take(self, ids: Tensor) -> None:
-        out = self._model(input_ids=ids, use_cache=True, logits_to_keep=1, **{self._cache_argument: self._cache})
+    def _take(self, model: Callable[..., Any], ids: Tensor) -> None:
+        out = model(input_ids=ids, use_cache=True, logits_to_keep=1, **{self._cache_argument: self._cache})
         self.scores: Tensor = out.logits[:, -1].float()
         if self._seen is not None:
             self.scores = self._processors(self._seen, self.scores)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from inferometer.bench.record import Record
+from inferometer.bench.registry import stack_of
 from inferometer.errors import UserError
 from inferometer.estimate.deviation import Deviation
 from inferometer.estimate.estimate import Estimate, estimate
@@ -15,7 +16,6 @@ from inferometer.model.description import ModelDescription, describe
 from inferometer.model.presets import preset
 from inferometer.model.spec import ModelSpec
 
-_STACKS: Final[Mapping[str, str]] = {"native": "native", "hf": "hf-eager"}
 TIMES = ("forward_ms", "prefill_ms", "decode_token_ms")
 FIGURES = (*TIMES, "peak_memory_bytes", "j_per_token")
 
@@ -82,7 +82,8 @@ def _measured(record: Record) -> Iterator[tuple[str, float]]:
 def _estimate(record: Record) -> Estimate:
     if record.device is None:
         raise UserError(f"the catalogue has no {record.device_name or 'such device'}")
-    if record.backend not in _STACKS:
+    stack = stack_of(record.backend)
+    if stack is None:
         raise UserError(f"no stack is known for backend {record.backend}")
     if record.admission is not None:
         raise UserError(f"admission {record.admission} is not estimated as a batch")
@@ -97,7 +98,7 @@ def _estimate(record: Record) -> Estimate:
         quantize=record.quantize,
         kv_dtype=record.kv_dtype or "auto",
         tensor_parallel=record.tensor_parallel,
-        stack=_STACKS[record.backend],
+        stack=stack,
         forward_only=record.forward_only,
         loss=record.loss,
         **options,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from inferometer import __version__
 from inferometer.bench.backend import Continuation, PageUse, Prompts
 from inferometer.bench.failures import CacheTooSmallError
 from inferometer.bench.memory import release_caches
+from inferometer.bench.opening import Opening
 from inferometer.engine.device import synchronise
 from inferometer.engine.engine import PAGE_SIZE, SEATS, SWEEP_TOKENS, Engine
 from inferometer.engine.llm import LLM
@@ -26,6 +28,22 @@ from inferometer.schedule.groups import Diagonal, Row, Zigzag
 from inferometer.schedule.request import Request, request_seed
 from inferometer.schedule.sampling import SamplingParams
 from inferometer.schedule.sequence import Sequence as Running
+
+
+def open_backend(opening: Opening) -> NativeBackend:
+    """Loads the model into an LLM, with the settings of the request."""
+    request = opening.request
+    llm = LLM(
+        request.model,
+        dtype=opening.dtype_name,
+        device=str(opening.device),
+        weights=cast(Literal["auto", "dummy"], request.weights),
+        tokenizer=request.tokenizer,
+        gpu_memory=request.gpu_memory,
+        deterministic=request.deterministic,
+        seed=request.seed,
+    )
+    return NativeBackend(llm, request.order())
 
 
 class NativeBackend:

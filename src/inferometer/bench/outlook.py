@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from inferometer.bench.case import Case
 from inferometer.bench.record import Bound, Predicted
+from inferometer.bench.registry import stack_of
 from inferometer.bench.statistics import Summary
 from inferometer.errors import UserError
 from inferometer.estimate.bound import Bound as PhaseBound
 from inferometer.estimate.estimate import estimate
 from inferometer.hardware.device import DeviceSpec
 from inferometer.model.spec import ModelSpec
-
-_STACKS: Final[Mapping[str, str]] = {"native": "native", "hf": "hf-eager"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +40,12 @@ class Outlook:
 
 
 def outlook(case: Case, spec: ModelSpec, device: DeviceSpec | None) -> Outlook:
-    """The outlook of a case on `device`, None for one that the catalogue does not have.
+    """The outlook of a case on `device`, None for one that the catalogue does not have, or a backend that the estimator cannot price.
 
     Limits that are only assumed, as of a processor that was never calibrated, give a prediction but no bound.
     """
-    if device is None:
+    stack = stack_of(case.backend)
+    if device is None or stack is None:
         return Outlook()
     try:
         found = estimate(
@@ -56,8 +55,10 @@ def outlook(case: Case, spec: ModelSpec, device: DeviceSpec | None) -> Outlook:
             sequence_length=case.sequence_length,
             decode_length=case.decode_length,
             dtype=case.dtype,
+            quantize=case.quantize,
+            kv_dtype=case.kv_dtype or "auto",
             tensor_parallel=case.tensor_parallel,
-            stack=_STACKS[case.backend],
+            stack=stack,
             forward_only=case.forward_only,
             loss=case.loss,
         )

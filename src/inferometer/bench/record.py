@@ -82,7 +82,7 @@ class Record:
     """The answer to a case. Unknown is None. Times in milliseconds, one sample a run.
 
     Under an admission that lets some rows decode while others still prefill, only total_ms has a meaning. pages_peak: the most pages
-    of KV cache in use at once, page_size: the tokens of each.
+    of KV cache in use at once, page_size: the tokens of each. study, part, column: where a study asked, None outside of one.
 
     Raises ValueError where decode_total differs from steps x decode_token, where throughput x latency differs from the tokens of a
     run, where an "ok" case has no times, a failed check or evidence of a failure, or where any other has times or no evidence.
@@ -90,6 +90,9 @@ class Record:
 
     case_id: str
     started_at: str
+    study: str | None = None
+    part: str | None = None
+    column: str | None = None
     model: str
     weights: str
     backend: str

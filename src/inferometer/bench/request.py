@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inferometer.bench.case import Case
+from inferometer.bench.registry import entry
 from inferometer.errors import UserError
 from inferometer.model.spec import ModelSpec
 from inferometer.schedule.admission import Admission
 from inferometer.schedule.admission import admission as admission_of
-
-BACKENDS = ("native", "hf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +35,7 @@ class BenchRequest:
     weights: str = "auto"
     tokenizer: str | None = None
     dtype: str = "auto"
+    quantize: str | None = None
     device: str = "auto"
     gpu_memory: float | None = None
     deterministic: bool = False
@@ -56,22 +56,29 @@ class BenchRequest:
         ):
             if value < least:
                 raise UserError(f"{flag} must be at least {least}, not {value}")
-        unknown = [name for name in self.backends if name not in BACKENDS]
-        if unknown or not self.backends:
-            raise UserError(f"--backend {' '.join(unknown)} is unknown; use {' or '.join(BACKENDS)}")
+        if not self.backends:
+            raise UserError("--backend names no stack; use --backend native")
         if self.loss and not self.forward_only:
             raise UserError("--loss is that of one forward pass; add --forward-only")
         if self.loss and self.sequence_length < 2:
             raise UserError("--loss predicts each token from those before it; use --sequence-length 2 or more")
-        if self.watermark and "hf" in self.backends:
-            raise UserError("--watermark is not run by --backend hf; leave one of them out")
         self.order()
-        if self.deterministic and "hf" in self.backends:
-            raise UserError("--deterministic is the native engine's and means nothing to --backend hf; leave one of them out")
-        if self.admission is not None and "hf" in self.backends:
-            raise UserError("--admission is the native engine's and means nothing to --backend hf; leave one of them out")
+        self.check_backends()
         if self.admission is not None and self.forward_only:
             raise UserError("--admission orders prefill and decode, and --forward-only has neither; leave one of them out")
+
+    def check_backends(self, *, spec: ModelSpec | None = None, device: str | None = None) -> None:
+        """Raises UserError for what a backend does not run: of any model, or of this one on "cpu" or "cuda"."""
+        for name in self.backends:
+            reason = entry(name).refusal(self, spec=spec, device=device)
+            if reason is not None:
+                raise UserError(reason)
+
+    @property
+    def samples(self) -> bool:
+        """Whether anything but the likeliest token may be asked for."""
+        options = (self.temperature, self.top_k, self.top_p, self.typical_p, self.repetition_penalty)
+        return self.do_sample or any(option is not None for option in options)
 
     def order(self) -> Admission | None:
         """The admission asked for; None for the bench's own, under which all rows of a batch prefill and then decode together.
@@ -91,6 +98,7 @@ class BenchRequest:
             raise UserError(f"--loss needs next-token logits, and {spec.name} is an encoder; leave --loss out")
         if spec.encoder and self.admission is not None:
             raise UserError(f"--admission orders prefill and decode, and {spec.name} is an encoder; leave --admission out")
+        self.check_backends(spec=spec)
         forward_only = self.forward_only or spec.encoder
         tokens = self.sequence_length if forward_only else self.sequence_length + self.decode_length
         asked = f"--sequence-length {self.sequence_length}"
@@ -118,6 +126,7 @@ class BenchRequest:
                     decode_length=None if forward_only else self.decode_length,
                     weights=self.weights,
                     seed=self.seed,
+                    quantize=self.quantize,
                     admission=self.admission,
                     group_size=group_size,
                     num_groups=self.num_groups,

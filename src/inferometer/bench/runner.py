@@ -56,6 +56,21 @@ class Effort:
             raise ValueError(f"runs must be at least 1 and warmups at least 0, not {self.runs} and {self.warmups}")
 
 
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The same workload on one or more backends, under way: a column for each that is open, and the prompts that all get."""
+
+    cases: Sequence[Case]
+    columns: Sequence[Column]
+    prompts: Prompts
+    started: datetime
+
+    @property
+    def failed(self) -> bool:
+        """Whether nothing is left to run."""
+        return all(column.failure is not None for column in self.columns)
+
+
 class Runner:
     """Runs the cases of one model on one device.
 
@@ -107,24 +122,37 @@ class Runner:
         return records
 
     def _round(self, cases: Sequence[Case]) -> list[Record]:
-        started = datetime.now(UTC)
+        turn = self.begin(cases)
+        for cycle in range(self._effort.warmups + self._effort.runs):
+            self.cycle(turn, measured=cycle >= self._effort.warmups)
+        return self.end(turn)
+
+    def begin(self, cases: Sequence[Case]) -> Round:
+        """Makes room for the same workload on one or more backends, and checks them. What fails is in the round's columns."""
         alone = len(self._open) == 1
         columns = [
             Column(case, self._open[case.backend], PeakMeter(self._device, alone=alone), EnergyMeter.of(self._device))
             for case in cases
             if case.backend in self._open
         ]
+        started = datetime.now(UTC)
         prompts = self._reserve(columns)
         for column in columns:
             if column.failure is None:
                 self._attempt(column, self._prepare, prompts)
-        for cycle in range(self._effort.warmups + self._effort.runs):
-            for column in columns:
-                if column.failure is None:
-                    self._attempt(column, self._cycle, prompts, cycle >= self._effort.warmups)
-                self._progress.advance()
-        done = {column.case.backend: self._record(column, started) for column in columns}
-        return [done.get(case.backend) or self._unopened_record(case, started) for case in cases]
+        return Round(cases, columns, prompts, started)
+
+    def cycle(self, turn: Round, *, measured: bool) -> None:
+        """One run on each backend that has not failed."""
+        for column in turn.columns:
+            if column.failure is None:
+                self._attempt(column, self._cycle, turn.prompts, measured)
+            self._progress.advance()
+
+    def end(self, turn: Round) -> list[Record]:
+        """A record for each case, after as many measured cycles as the effort says."""
+        done = {column.case.backend: self._record(column, turn.started) for column in turn.columns}
+        return [done.get(case.backend) or self._unopened_record(case, turn.started) for case in turn.cases]
 
     def _reserve(self, columns: Sequence[Column]) -> Prompts:
         """The prompts, made only where a backend has room for the whole batch: that of millions of rows takes minutes to make."""

@@ -8,7 +8,8 @@ import sys
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from inferometer.bench.request import BACKENDS, BenchRequest
+from inferometer.bench.registry import names
+from inferometer.bench.request import BenchRequest
 from inferometer.cli.options import add_admission_options, add_model_options, add_sampling_options, at_least, sampling_params
 from inferometer.cli.progress import Bar
 
@@ -24,9 +25,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--decode-length", type=at_least(1), default=8, metavar="N", help="tokens to generate for each (default: 8)")
     group.add_argument("--runs", type=at_least(1), default=10, metavar="N", help="measured runs of each batch size (default: 10)")
     group.add_argument("--warmups", type=at_least(0), default=1, metavar="N", help="runs before them (default: 1)")
-    group.add_argument("--backend", choices=BACKENDS, action="append", help="repeatable; several take turns run by run (default: native)")
+    group.add_argument("--backend", choices=names(), action="append", help="repeatable; several take turns run by run (default: native)")
     group.add_argument("--forward-only", action="store_true", help="one forward with logits at every position instead of generation")
     group.add_argument("--loss", action="store_true", help="with --forward-only: also the mean next-token cross-entropy")
+    group.add_argument("--quantize", metavar="FORMAT", help="format of the layers' weights; which ones there are, the backend decides")
     add_sampling_options(parser)
     add_admission_options(parser, default=None, meaning="a batch prefills as a whole, then decodes as a whole")
     add_model_options(parser)
@@ -58,6 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
         weights=arguments.weights,
         tokenizer=arguments.tokenizer,
         dtype=arguments.dtype,
+        quantize=arguments.quantize,
         device=arguments.device,
         gpu_memory=arguments.gpu_memory,
         deterministic=arguments.deterministic,
