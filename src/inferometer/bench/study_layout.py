@@ -27,8 +27,9 @@ Where = Mapping[str, tuple[Any, ...]]
 class PublishedSpec:
     """Where published figures are: the measured rows of these regimes that match a cell's case.
 
-    place: words in the row's source. stack, admission, dtype and mode narrow the rows; model, batch, lengths, groups and devices must be
-    the case's. prompt_tokens: the length of the publication's prompts, where the study's own are of another.
+    stack: the publication's; None for rows of the case's own stack and, unless dtype names another, its own type. place: words in the
+    row's source. admission, dtype and mode narrow the rows. Model, batch, lengths, groups, devices and weights' format must be the case's.
+    prompt_tokens: the length of the publication's prompts, where the study's own are of another.
     """
 
     regimes: tuple[str, ...]
@@ -103,7 +104,7 @@ class TableSpec:
     blocks: tuple[BlockSpec, ...] = ()
     label: str | None = None
     block_headings: bool = False
-    words: Mapping[str, str] = WORDS
+    words: Mapping[str, str] = field(default_factory=lambda: WORDS)
     published: PublishedSpec | None = None
     beside: tuple[str, ...] = tuple(BESIDE)
     best: Best | None = None

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from inferometer.bench.record import Record
+from inferometer.bench.registry import stack_of
 from inferometer.bench.study_figure import Quantities
 from inferometer.errors import UserError
 from inferometer.estimate.answer import Estimate
@@ -14,8 +15,6 @@ from inferometer.estimate.estimate import estimate
 from inferometer.hardware.catalogue import CPU
 from inferometer.model.presets import preset
 
-# Backends whose stack the estimator knows by another name.
-_STACKS: Mapping[str, str] = {"hf": "hf-eager"}
 _ORDERS = ("zigzag", "diagonal", "row")
 
 
@@ -36,7 +35,8 @@ def predicted(record: Record) -> Quantities | None:
             peak_memory_bytes=said.peak_memory_bytes,
             j_per_token=said.j_per_token,
         )
-    return estimated(record, _STACKS.get(record.backend, record.backend))
+    stack = stack_of(record.backend)
+    return None if stack is None else estimated(record, stack)
 
 
 def estimated(record: Record, stack: str, changes: Mapping[str, Any] | None = None) -> Quantities | None:

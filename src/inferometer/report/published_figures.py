@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inferometer.bench.record import Record
+from inferometer.bench.registry import stack_of
 from inferometer.bench.study_figure import GIB, Quantities
 from inferometer.bench.study_layout import PublishedSpec
 from inferometer.estimate.measured import MeasuredRow, load_rows
@@ -40,8 +41,10 @@ class Published:
 
 def rows_of(spec: PublishedSpec) -> tuple[MeasuredRow, ...]:
     """The rows that a specification names, of any case."""
-    rows = [row for regime in spec.regimes for row in load_rows(regime)]
-    return tuple(row for row in rows if (spec.place is None or spec.place in row.source) and _narrowed(row, spec))
+    rows = (row for regime in spec.regimes for row in load_rows(regime))
+    asked = {"stack": spec.stack, "admission": spec.admission, "dtype": spec.dtype, "mode": spec.mode}
+    narrowed = (row for row in rows if all(value in (None, getattr(row, name)) for name, value in asked.items()))
+    return tuple(row for row in narrowed if spec.place is None or spec.place in row.source)
 
 
 def published(record: Record, spec: PublishedSpec, *, device: str | None = None) -> tuple[Published, ...]:
@@ -52,14 +55,17 @@ def published(record: Record, spec: PublishedSpec, *, device: str | None = None)
     """
     found: dict[str, list[MeasuredRow]] = {}
     for row in rows_of(spec):
-        if _same_case(row, record, spec.prompt_tokens) and device in (None, row.device):
+        if _same_stack(row, record, spec) and _same_case(row, record, spec.prompt_tokens) and device in (None, row.device):
             found.setdefault(row.device, []).append(row)
     return tuple(_put_together(record, rows) for rows in found.values() if _unequivocal(rows))
 
 
-def _narrowed(row: MeasuredRow, spec: PublishedSpec) -> bool:
-    asked = {"stack": spec.stack, "admission": spec.admission, "dtype": spec.dtype, "mode": spec.mode}
-    return all(value is None or getattr(row, name) == value for name, value in asked.items())
+def _same_stack(row: MeasuredRow, record: Record, spec: PublishedSpec) -> bool:
+    """Where no stack is named, a publication is of the record's own, in the record's own type."""
+    if spec.stack is None and (row.stack != stack_of(record.backend) or (spec.dtype is None and row.dtype != record.dtype)):
+        return False
+    order = spec.admission or record.admission
+    return row.quantize == record.quantize and (row.admission is None or row.admission == order)
 
 
 def _same_case(row: MeasuredRow, record: Record, prompt_tokens: int | None) -> bool:
