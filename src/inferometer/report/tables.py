@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from inferometer.bench.record import Record
 from inferometer.bench.statistics import Summary
 from inferometer.report.markdown import table
+from inferometer.report.table_words import shown
 
 _FAILED = {"oom": "OOM", "error": "error", "timeout": "timeout", "skipped": "skipped"}
 
@@ -49,7 +50,7 @@ def document(records: Sequence[Record]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def parameter_table(record: Record) -> str:
+def parameter_rows(record: Record) -> list[tuple[str, str]]:
     """What was asked, in twelve rows, three more of an admission and one of deterministic numerics; unset is None.
 
     Decode Length is None for a forward alone.
@@ -73,7 +74,12 @@ def parameter_table(record: Record) -> str:
         rows += [("Admission", record.admission), ("Group Size", record.group_size), ("Num Groups", record.num_groups)]
     if record.deterministic:
         rows.append(("Deterministic", True))
-    return table(("Parameter", "Value"), [(name, _value(value)) for name, value in rows])
+    return [(name, shown(value)) for name, value in rows]
+
+
+def parameter_table(record: Record) -> str:
+    """The rows of `parameter_rows` under their heading."""
+    return table(("Parameter", "Value"), parameter_rows(record))
 
 
 def latency_table(records: Sequence[Record]) -> str:
@@ -242,11 +248,6 @@ def _steps(records: Sequence[Record]) -> tuple[_Step, ...]:
 
 def _failed(record: Record) -> str:
     return _FAILED.get(record.status, "-")
-
-
-def _value(value: object) -> str:
-    # The published tables write Booleans in lower case and absent values as None.
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _bound_cells(record: Record, step: _Step, summary: Summary) -> list[str]:

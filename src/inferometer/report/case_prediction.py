@@ -1,0 +1,84 @@
+"""What the estimator says of a record's case, or of that case on another stack."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Literal
+
+from inferometer.bench.record import Record
+from inferometer.bench.registry import stack_of
+from inferometer.bench.study_figure import Quantities
+from inferometer.errors import UserError
+from inferometer.estimate.answer import Estimate
+from inferometer.estimate.estimate import estimate
+from inferometer.hardware.catalogue import CPU
+from inferometer.model.presets import preset
+
+_ORDERS = ("zigzag", "diagonal", "row")
+
+
+def predicted(record: Record) -> Quantities | None:
+    """What was expected of a record: what it says itself, else what the estimator says now; None where neither knows.
+
+    Groups in an order of their own are always estimated as such a run.
+    """
+    said = record.predicted
+    if said is not None and record.admission not in _ORDERS:
+        return Quantities(
+            batch_size=record.batch_size,
+            sequence_length=record.sequence_length,
+            decode_length=record.decode_length,
+            forward_ms=said.forward_ms,
+            prefill_ms=said.prefill_ms,
+            decode_token_ms=said.decode_token_ms,
+            peak_memory_bytes=said.peak_memory_bytes,
+            j_per_token=said.j_per_token,
+        )
+    stack = stack_of(record.backend)
+    return None if stack is None else estimated(record, stack)
+
+
+def estimated(record: Record, stack: str, changes: Mapping[str, Any] | None = None) -> Quantities | None:
+    """The case of a record, with changed settings, on a stack that the estimator knows; on the record's device by its datasheet.
+
+    None for a model that is no preset, an unknown device or stack, and a case that the estimator refuses.
+    """
+    asked = {name: getattr(record, name) for name in ("model", "batch_size", "sequence_length", "decode_length", "dtype", "quantize")}
+    asked |= {name: getattr(record, name) for name in ("tensor_parallel", "forward_only", "loss", "admission", "group_size", "device")}
+    asked |= dict(changes or {})
+    if asked["device"] is None or preset(asked["model"]) is None:
+        return None
+    found = _estimate(stack, **asked)
+    if found is None:
+        return None
+    grouped = found.request.order is not None
+    return Quantities(
+        batch_size=asked["batch_size"],
+        sequence_length=asked["sequence_length"],
+        decode_length=asked["decode_length"],
+        forward_ms=found.forward_ms,
+        prefill_ms=None if grouped else found.prefill_ms,
+        decode_token_ms=None if grouped else found.decode_token_ms,
+        total_ms=found.total_ms if grouped else None,
+        peak_memory_bytes=found.peak_memory_bytes,
+        j_per_token=found.j_per_token,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _estimate(stack: str, *, admission: str | None, group_size: int | None, device: str, **asked: Any) -> Estimate | None:
+    grouped = admission in _ORDERS
+    try:
+        # A processor has no datasheet: what was measured of it is all there is.
+        calibration: Literal["auto"] | None = "auto" if device == CPU else None
+        return estimate(
+            device=device,
+            stack=stack,
+            admission=admission if grouped else None,
+            group_size=group_size if grouped else None,
+            calibration=calibration,
+            **asked,
+        )
+    except UserError:
+        return None
