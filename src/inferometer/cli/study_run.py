@@ -21,7 +21,7 @@ from inferometer.bench.record import Record
 from inferometer.bench.session import Session
 from inferometer.bench.study import Settings, Study
 from inferometer.bench.study_file import FULL
-from inferometer.bench.study_folder import StudyFolder, latest
+from inferometer.bench.study_folder import StudyFolder, key_of, latest
 from inferometer.bench.study_library import find_study
 from inferometer.cli.options import at_least, positive_number
 from inferometer.cli.study_forecast import forecast_json, forecast_table
