@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+from contextlib import suppress
 from dataclasses import dataclass, fields
+from importlib import import_module
 from typing import Final, Protocol, runtime_checkable
 
 import torch
@@ -11,6 +14,7 @@ from inferometer.bench.backend import Backend
 from inferometer.bench.benchmark import open_backend, resolve, runner
 from inferometer.bench.case import Case
 from inferometer.bench.column import Unopened
+from inferometer.bench.entry import BackendEntry
 from inferometer.bench.memory import bounded_host, release_caches
 from inferometer.bench.memory_cap import MemoryCap
 from inferometer.bench.opening import Opening
@@ -54,6 +58,7 @@ class Desk:
 
     def __init__(self) -> None:
         self._cap = MemoryCap()
+        self._settled = False
         self._loaded: _Loaded | None = None
         self._runner: Runner | None = None
         self._round: Round | None = None
@@ -83,7 +88,8 @@ class Desk:
         with bounded_host(self._device):
             for cycle in range(warmups + runs):
                 runner.cycle(turn, measured=cycle >= warmups)
-        release_caches(self._device)
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
         return self.end() if turn.failed else None
 
     def end(self) -> Record:
@@ -135,10 +141,21 @@ class Desk:
         if backend is None:
             self.release()
             self._cap.set(opening.device, memory_limit)
+            found = entry(opening.request.backends[0])
+            self._settle(found)
             with bounded_host(opening.device):
-                backend = open_backend(entry(opening.request.backends[0]), opening)
+                backend = open_backend(found, opening)
         self._loaded = _Loaded(opening, memory_limit, backend)
         return self._loaded
+
+    def _settle(self, found: BackendEntry) -> None:
+        """Takes what a stack's import leaves out of the garbage collector's sight: it stays, and is looked through after every case."""
+        if not self._settled and found.missing() is None:
+            with suppress(Exception):  # what is wrong with it is told when it is opened
+                import_module(found.opener.partition(":")[0])
+            gc.collect()
+            gc.freeze()
+            self._settled = True
 
     def _kept(self, opening: Opening, memory_limit: int | None) -> Backend | None:
         """The backend that is open, if it serves `opening` too."""
