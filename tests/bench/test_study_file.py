@@ -125,7 +125,7 @@ def test_cells_are_the_product_and_exclusions_take_what_they_name(
         ("warmups = 1", "model_ = 'x'", 11, "did you mean model?"),
         ('name = "sweep"', 'nane = "sweep"', 14, "part[1].nane: nane is not known here; did you mean name?"),
         ('name = "sweep"', 'name = "sweep"\nruns = 3', 15, "runs is not known here; settings stand under fixed"),
-        ("batch_size = [1, 2, 4]", "batch_sizes = [1, 2, 4]", 17, "part[1].axes.batch_sizes: batch_sizes is no setting of a case; did you mean batch_size"),
+        ("batch_size = [1, 2, 4]", "batch_sizes = [1, 2, 4]", 17, "batch_sizes is no setting of a case; did you mean batch_size"),
         ("batch_size = [1, 2, 4]", "batch_size = []", 17, "batch_size must be a list of at least one value"),
         ("batch_size = [1, 2, 4]", "batch_size = 4", 17, "batch_size must be a list of at least one value"),
         ("batch_size = [1, 2, 4]", "batch_size = [1, 'two']", 17, "batch_size must be a whole number, not 'two'"),
