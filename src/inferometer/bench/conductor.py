@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, Self
 
+from inferometer.bench.entry import BackendEntry
 from inferometer.bench.failures import refused
 from inferometer.bench.plan import Planned
 from inferometer.bench.record import Record
@@ -50,7 +51,7 @@ class BudgetSpentError(Exception):
 class Conductor:
     """Runs cases and hands every record to `emit` as soon as its case has ended. Close it to end its processes.
 
-    oomed: columns of parts, by name, of which a case has run out of memory before. start: makes the process for a Python.
+    oomed: columns of parts, by name, of which a case has run out of memory before. start: makes the process of a backend.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Conductor:
         *,
         study: str,
         oomed: Iterable[tuple[str, str]] = (),
-        start: Callable[[str], WorkerProcess] = WorkerProcess,
+        start: Callable[[BackendEntry], WorkerProcess] = WorkerProcess,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._session = session
@@ -162,7 +163,7 @@ class Conductor:
     def _turn(self, planned: Planned, group: Sequence[Planned]) -> Turn:
         key = self._process(planned)
         if key not in self._workers:
-            self._workers[key] = self._start(entry(planned.question.case.backend).python)
+            self._workers[key] = self._start(entry(planned.question.case.backend))
         beside = [other.question.cell.column for other in group if other is not planned]
         return Turn(planned, self._workers[key], {**self._facts, "beside": beside}, self._clock)
 
