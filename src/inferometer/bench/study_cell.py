@@ -16,7 +16,9 @@ SOURCES: tuple[Source, ...] = get_args(Source)
 BLOCK_FIGURE = "figure"
 
 _FIELD = re.compile(r"\{([^{}]*)\}")
-_INNER = re.compile(r"(?:(?P<source>[a-z_]+)\.)?(?P<figure>[a-z_-]+?)(?:\.(?P<statistic>mean|min|max|p50|p90|p99))?(?::(?P<shape>.*))?")
+_INNER = re.compile(
+    rf"(?:(?P<source>{'|'.join(SOURCES)})\.)?(?P<figure>[a-z_-]+)(?:\.(?P<statistic>{'|'.join(STATISTICS)}))?(?::(?P<shape>.*))?"
+)
 _SHAPE = re.compile(r"\+?,?(\.\d{1,2})?[fge%]")
 
 
@@ -98,11 +100,9 @@ def template_of(text: str) -> Template:
 def _field(text: str) -> Field:
     match = _INNER.fullmatch(text)
     if match is None:
-        raise ValueError(f"{{{text}}} is not {{[source.]figure[.statistic][:shape]}}; statistics are {', '.join(STATISTICS)}")
-    source = match["source"] or "measured"
-    named = next((each for each in SOURCES if each == source), None)
-    if named is None:
-        raise ValueError(f"{source!r} is no source of a figure; the sources are {', '.join(SOURCES)}")
+        known = f"sources are {', '.join(SOURCES)}; statistics are {', '.join(STATISTICS)}"
+        raise ValueError(f"{{{text}}} is not {{[source.]figure[.statistic][:shape]}}; {known}")
+    named = next((each for each in SOURCES if each == match["source"]), SOURCES[0])
     shape = match["shape"]
     if shape is not None and not _SHAPE.fullmatch(shape):
         raise ValueError(f"the shape {shape!r} is not one such as .2f, ,.0f, +.1% or .3g")

@@ -27,13 +27,13 @@ Where = Mapping[str, tuple[Any, ...]]
 class PublishedSpec:
     """Where published figures are: the measured rows of these regimes that match a cell's case.
 
-    stack: the publication's; None for rows of the case's own stack and, unless dtype names another, its own type. place: words in the
-    row's source. admission, dtype and mode narrow the rows. Model, batch, lengths, groups, devices and weights' format must be the case's.
-    prompt_tokens: the length of the publication's prompts, where the study's own are of another.
+    stack: the publication's; None for rows of the case's own stack and, unless dtype names another, its own type. places: words of
+    which one is in a row's source. admission, dtype and mode narrow the rows. Model, batch, lengths, groups, devices and the format of
+    weights must be the case's. prompt_tokens: the length of the publication's prompts, where the study's own are of another.
     """
 
     regimes: tuple[str, ...]
-    place: str | None = None
+    places: tuple[str, ...] = ()
     stack: str | None = None
     admission: str | None = None
     dtype: str | None = None
@@ -56,8 +56,8 @@ class ColumnSpec:
     """A column of figures: those of the cases with `where` in their row, or with `ratio` one column's figure over another's.
 
     group: a heading over several columns. cell: None for the table's. stack: nothing is measured; the estimator's figures for that stack,
-    on the records' device. published_only: nothing is measured; the published figures. blocks: the labels of the blocks that have it,
-    none for all.
+    on the records' device. published_only: nothing is measured; the published figures. given: figures that the study's file holds, by the
+    value of the last row setting, from `source`. blocks: the labels of the blocks that have it, none for all.
     """
 
     heading: str
@@ -68,6 +68,8 @@ class ColumnSpec:
     stack: str | None = None
     published: PublishedSpec | None = None
     published_only: bool = False
+    given: Mapping[str, float] = field(default_factory=dict)
+    source: str | None = None
     blocks: tuple[str, ...] = ()
 
 
@@ -83,7 +85,8 @@ class BlockSpec:
 class TableSpec:
     """A table of one part's records.
 
-    section: a heading before the title. where: the only records that count. rows: the settings that tell rows apart. across: the setting
+    section: a heading before the title. where: the only records that count. each: settings of which every combination of values has a
+    table of its own; section and title name them in braces. rows: the settings that tell rows apart. across: the setting
     whose every value is a column, named as `headings` says and with `ratio` one column's figure over another's; None where `columns`
     spells them out. cell: what stands in cells. blocks: the rows are repeated for each, under `label` or, with block_headings, each under
     headings of its own. words: what a cell says of a case without a figure. beside: the sources from which the table is repeated.
@@ -95,6 +98,7 @@ class TableSpec:
     kind: Kind = "grid"
     section: str | None = None
     where: Where = field(default_factory=dict)
+    each: tuple[str, ...] = ()
     rows: tuple[RowSpec, ...] = ()
     across: str | None = None
     headings: Mapping[str, str] = field(default_factory=dict)

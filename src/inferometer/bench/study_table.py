@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from types import MappingProxyType
@@ -37,6 +38,8 @@ _PHASES = {
 _STATISTICS = {"mean": "Average", "min": "Lowest", "max": "Highest", "p50": "p50", "p90": "p90", "p99": "p99"}
 _SHOWN = {"percentiles": tuple(_STATISTICS), "rates": ("mean", "min", "max")}
 _UNITS = {"percentiles": "ms", "rates": "tokens/secs"}
+
+_NAMES = re.compile(r"\{(\w+)\}")
 
 _Made = TypeVar("_Made")
 _Word = TypeVar("_Word", bound=str)
@@ -77,8 +80,11 @@ def _table(table: Table) -> TableSpec:
         "kind": kind,
         "section": _optional(table, "section"),
         "where": _where(table),
+        "each": tuple(_setting(table, "each", name) for name in table.texts("each")),
         "notes": table.texts("notes"),
     }
+    for key in ("section", "title"):
+        _check_names(table, key, shared[key] or "", shared["each"])
     if kind in ("parameters", "launcher"):
         return TableSpec(**shared)
     shared |= {"rows": _rows(table), "words": _words(table), "published": _published(table), "beside": _beside(table)}
@@ -100,6 +106,13 @@ def _table(table: Table) -> TableSpec:
         if cell is not None and not blocks and any(each.figure is None for each in cell.fields):
             raise table.error("cell: {figure} stands for the figure of a block, and the table has no blocks")
     return made
+
+
+def _check_names(table: Table, key: str, text: str, each: tuple[str, ...]) -> None:
+    """A heading may name in braces only what each of its tables has one value of."""
+    stray = [name for name in _NAMES.findall(text) if name not in each]
+    if stray or set("{}") & set(_NAMES.sub("", text)):
+        raise table.error(f"{key}: only settings of each, which are {list(each)}, stand in braces in {text!r}")
 
 
 def _phases(kind: str, shared: dict[str, Any]) -> TableSpec:
@@ -169,8 +182,12 @@ def _column(table: Table) -> ColumnSpec:
         stack=_optional(table, "stack"),
         published=_published(table),
         published_only=_flag(table, "published_only"),
+        given=_given(table),
+        source=_optional(table, "source"),
         blocks=table.texts("blocks"),
     )
+    if bool(made.given) != (made.source is not None):
+        raise table.error("given and source go together: figures, and where they are from")
     if made.published_only and made.published is None:
         raise table.error("published_only needs published, which says where the figures are")
     if made.ratio is not None and (made.stack is not None or name is not None):
@@ -217,9 +234,9 @@ def _published(table: Table) -> PublishedSpec | None:
     regimes = inner.texts("regimes")
     if not regimes:
         raise inner.error("regimes must name at least one regime of measured rows")
-    narrowed = {key: _optional(inner, key) for key in ("place", "stack", "admission", "dtype", "mode")}
+    narrowed = {key: _optional(inner, key) for key in ("stack", "admission", "dtype", "mode")}
     prompt_tokens = inner.count("prompt_tokens") if inner.has("prompt_tokens") else None
-    made = PublishedSpec(regimes=regimes, **narrowed, prompt_tokens=prompt_tokens)
+    made = PublishedSpec(regimes=regimes, places=inner.texts("places"), **narrowed, prompt_tokens=prompt_tokens)
     inner.finish()
     return made
 
@@ -276,6 +293,11 @@ def _by_name(table: Table, key: str) -> Mapping[str, str]:
         if not isinstance(inner.value(name), str):
             raise inner.error(f"{name} must be a string, not {inner.value(name)!r}")
     return MappingProxyType({name: inner.value(name) for name in inner.names()})
+
+
+def _given(table: Table) -> Mapping[str, float]:
+    inner = table.table("given")
+    return MappingProxyType({name: inner.number(name) for name in inner.names()})
 
 
 def _heading(table: Table, default: str) -> str:

@@ -54,7 +54,7 @@ def columns_of(spec: TableSpec | PlotSpec, records: PartRecords, source: Source)
 
 def _from(column: ColumnSpec, source: Source) -> ColumnSpec | None:
     """The column predicted or at its bound. A bound has no other stacks and no ratios: it is the hardware's."""
-    if column.cell is None or not column.cell.plain or column.published_only:
+    if column.cell is None or not column.cell.plain or column.published_only or column.given:
         return None
     if source == "bound" and (column.stack is not None or column.ratio is not None):
         return None
@@ -62,7 +62,11 @@ def _from(column: ColumnSpec, source: Source) -> ColumnSpec | None:
 
 
 def _published(column: ColumnSpec, publishes: bool) -> ColumnSpec | None:
-    if column.cell is None or any(each.statistic != "mean" or each.source not in PUBLISHED_SOURCES for each in column.cell.fields):
+    if (
+        column.cell is None
+        or column.given
+        or any(each.statistic != "mean" or each.source not in PUBLISHED_SOURCES for each in column.cell.fields)
+    ):
         return None
     if column.published is None and column.ratio is None and not publishes:
         return None
@@ -74,6 +78,8 @@ def heading_of(column: ColumnSpec) -> str:
     """What stands above the column: figures that were not measured here say so."""
     if column.stack is not None:
         return f"{column.heading} (predicted)"
+    if column.given:
+        return f"{column.heading} (published)"
     if column.published_only and column.published is not None:
         devices = dict.fromkeys(find_device(row.device).name for row in rows_of(column.published))
         return f"{column.heading} (published on {', '.join(devices)})"
