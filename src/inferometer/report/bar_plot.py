@@ -47,8 +47,11 @@ def grouped_bars(title: str, x_label: str, y_label: str, groups: Sequence[str], 
             parts.append(bar(x + 1, top, width - 2, bottom - top, colour, hint=f"{each.name}, {group}: {value:.4g}", pale=each.pale))
             if width >= 4 * _CHARACTER:
                 parts.append(text(x + width / 2, top - 4, number(float(f"{value:.3g}")), anchor="middle", kind="quiet"))
-    names = [f"{each.name}{' (pale: not measured here)' if each.pale else ''}" for each in drawn]
-    for row, name in enumerate(names):
-        y = bottom + 56 + 18 * row
-        parts += [dot(_LEFT + 5, y - 4, 5, row), text(_LEFT + 15, y, name)]
-    return page(max(_LEFT + panel.width + 24, 480), bottom + 66 + 18 * len(names), title, parts)
+    below = bottom + 56
+    for colour, each in enumerate(drawn):
+        parts += [dot(_LEFT + 5, below - 4, 5, colour), text(_LEFT + 15, below, each.name)]
+        below += 18
+    if any(each.pale for each in drawn):
+        parts.append(text(_LEFT, below, "pale: not measured here", kind="quiet"))
+        below += 18
+    return page(max(_LEFT + panel.width + 24, 480), below + 10, title, parts)
