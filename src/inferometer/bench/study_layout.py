@@ -117,12 +117,16 @@ class TableSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlotSpec:
-    """A plot of one part's records: one figure over `rows`, a colour a column. log: both axes of lines, the height of bars."""
+    """A plot of one part's records: one figure over `rows`, a colour a column; `each` as of a table.
+
+    log: both axes of lines, the height of bars.
+    """
 
     part: str
     title: str
     kind: PlotKind
     where: Where = field(default_factory=dict)
+    each: tuple[str, ...] = ()
     rows: tuple[RowSpec, ...]
     across: str | None = None
     headings: Mapping[str, str] = field(default_factory=dict)

@@ -80,11 +80,9 @@ def _table(table: Table) -> TableSpec:
         "kind": kind,
         "section": _optional(table, "section"),
         "where": _where(table),
-        "each": tuple(_setting(table, "each", name) for name in table.texts("each")),
+        "each": _each(table),
         "notes": table.texts("notes"),
     }
-    for key in ("section", "title"):
-        _check_names(table, key, shared[key] or "", shared["each"])
     if kind in ("parameters", "launcher"):
         return TableSpec(**shared)
     shared |= {"rows": _rows(table), "words": _words(table), "published": _published(table), "beside": _beside(table)}
@@ -108,11 +106,14 @@ def _table(table: Table) -> TableSpec:
     return made
 
 
-def _check_names(table: Table, key: str, text: str, each: tuple[str, ...]) -> None:
-    """A heading may name in braces only what each of its tables has one value of."""
-    stray = [name for name in _NAMES.findall(text) if name not in each]
-    if stray or set("{}") & set(_NAMES.sub("", text)):
-        raise table.error(f"{key}: only settings of each, which are {list(each)}, stand in braces in {text!r}")
+def _each(table: Table) -> tuple[str, ...]:
+    """Settings that split a table; headings may name in braces only what each of its tables has one value of."""
+    each = tuple(_setting(table, "each", name) for name in table.texts("each"))
+    for key in ("section", "title"):
+        text = table.text(key) if table.has(key) else ""
+        if any(name not in each for name in _NAMES.findall(text)) or set("{}") & set(_NAMES.sub("", text)):
+            raise table.error(f"{key}: only settings of each, which are {list(each)}, stand in braces in {text!r}")
+    return each
 
 
 def _phases(kind: str, shared: dict[str, Any]) -> TableSpec:
@@ -138,6 +139,7 @@ def _plot(table: Table) -> PlotSpec:
         **_columns(table, ()),
         cell=cell,
         where=_where(table),
+        each=_each(table),
         log=_flag(table, "log"),
     )
     if made.kind == "lines" and len(made.rows) > 1:

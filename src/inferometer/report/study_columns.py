@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from inferometer.bench.study_cell import Source, Template, template_of
 from inferometer.bench.study_layout import ColumnSpec, PlotSpec, TableSpec, Where
 from inferometer.hardware.catalogue import find_device
 from inferometer.report.part_records import PartRecords
 from inferometer.report.published_figures import rows_of
-from inferometer.report.table_words import row_label
+from inferometer.report.table_words import row_label, shown
 
 # What a publication says in the place of each source: its measurement, its own estimate, and how far the two are apart.
 PUBLISHED_SOURCES: Mapping[Source, Source] = MappingProxyType(
@@ -34,6 +34,25 @@ class Row:
     def name(self) -> str:
         """The row in a sentence."""
         return ", ".join(f"{axis} {values[0]}" for axis, values in self.where.items())
+
+
+_Spec = TypeVar("_Spec", TableSpec, PlotSpec)
+
+
+def apart(spec: _Spec, records: PartRecords) -> tuple[_Spec, ...]:
+    """What a specification stands for: itself, or one for each combination of values that the records have in its `each`."""
+    if not spec.each:
+        return (spec,)
+    return tuple(_one_of(spec, dict(zip(spec.each, values, strict=True))) for values in records.where(spec.where).values(spec.each))
+
+
+def _one_of(spec: _Spec, values: Mapping[str, Any]) -> _Spec:
+    names = {name: shown(value) for name, value in values.items()}
+    where = {**spec.where, **{name: (value,) for name, value in values.items()}}
+    made = replace(spec, each=(), where=where, title=spec.title.format_map(names))
+    if isinstance(made, TableSpec) and made.section is not None:
+        made = replace(made, section=made.section.format_map(names))
+    return made
 
 
 def columns_of(spec: TableSpec | PlotSpec, records: PartRecords, source: Source) -> tuple[ColumnSpec, ...]:

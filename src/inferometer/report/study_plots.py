@@ -14,7 +14,7 @@ from inferometer.report.bar_plot import BarSeries, grouped_bars
 from inferometer.report.footnotes import Footnotes
 from inferometer.report.part_records import PartRecords
 from inferometer.report.plots import Series, sweep
-from inferometer.report.study_columns import Row, columns_of, heading_of, rows_in
+from inferometer.report.study_columns import Row, apart, columns_of, heading_of, rows_in
 from inferometer.report.study_entries import Entries
 
 
@@ -24,13 +24,14 @@ def plots(study: Study, records: Iterable[Record]) -> Mapping[str, tuple[str, st
     Raises ValueError for a plot that the study's file describes wrongly, naming the key.
     """
     mine = [record for record in records if record.study in (None, study.name)]
-    found = {}
-    for place, values in enumerate(study.plots):
-        spec = plot_of(values)
-        image = plot(spec, PartRecords.of(study, spec.part, mine).where(spec.where))
-        if image is not None:
-            name = re.sub(r"[^a-z0-9]+", "-", spec.title.lower()).strip("-")
-            found[f"{place + 1}-{name}.svg"] = (spec.title, image)
+    found: dict[str, tuple[str, str]] = {}
+    for spec in (plot_of(values) for values in study.plots):
+        part = PartRecords.of(study, spec.part, mine)
+        for each in apart(spec, part):
+            image = plot(each, part.where(each.where))
+            if image is not None:
+                name = re.sub(r"[^a-z0-9]+", "-", each.title.lower()).strip("-")
+                found[f"{len(found) + 1}-{name}.svg"] = (each.title, image)
     return found
 
 

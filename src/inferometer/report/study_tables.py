@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from inferometer.bench.record import Record
 from inferometer.bench.study import Study
@@ -17,8 +16,8 @@ from inferometer.report.launcher_arguments import launcher_arguments
 from inferometer.report.origin import Origin, mixture, origins_of
 from inferometer.report.part_records import PartRecords
 from inferometer.report.parts import Bullets, Format, Grid, Heading, Image, Paragraph, Part, joined, written
+from inferometer.report.study_columns import apart
 from inferometer.report.study_grid import grid_of
-from inferometer.report.table_words import shown
 from inferometer.report.tables import parameter_rows
 
 _SECTION, _TITLE, _SMALL = 2, 3, 4
@@ -36,7 +35,7 @@ def document(study: Study, records: Iterable[Record], *, format: Format = "md", 
     found: dict[str | None, dict[str, list[Part]]] = {}
     for spec in (table_of(values) for values in study.tables):
         part = PartRecords.of(study, spec.part, mine)
-        each = [one for one in each_of(spec, part) if _add(found, one, _table(study, one, part))]
+        each = [one for one in apart(spec, part) if _add(found, one, _table(study, one, part))]
         if not each:
             empty.append(spec.title if spec.section is None else f"{spec.section}, {spec.title}")
     for section, titles in found.items():
@@ -51,19 +50,6 @@ def document(study: Study, records: Iterable[Record], *, format: Format = "md", 
     if claims:
         parts += [Heading(_SECTION, f"What is wrong in the published tables (document {study.document})"), Bullets(claims)]
     return written(parts, format)
-
-
-def each_of(spec: TableSpec, part: PartRecords) -> tuple[TableSpec, ...]:
-    """The tables that a specification stands for: itself, or one for each combination of values that the records have."""
-    if not spec.each:
-        return (spec,)
-    made = []
-    for values in part.where(spec.where).values(spec.each):
-        names = {name: shown(value) for name, value in zip(spec.each, values, strict=True)}
-        section = None if spec.section is None else spec.section.format_map(names)
-        where = {**spec.where, **{name: (value,) for name, value in zip(spec.each, values, strict=True)}}
-        made.append(replace(spec, each=(), section=section, title=spec.title.format_map(names), where=where))
-    return tuple(made)
 
 
 def _add(found: dict[str | None, dict[str, list[Part]]], spec: TableSpec, made: Sequence[Part]) -> bool:
