@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final
 
 from inferometer.schedule.sampling import SamplingParams
+
+SAMPLING: Final = ("do_sample", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "watermark")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,12 @@ class Case:
     def steps(self) -> int:
         """Decode steps after the prefill, whose forward already gives the first token."""
         return 0 if self.decode_length is None else self.decode_length - 1
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What a record says of the question, by the record's names."""
+        settings = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in SAMPLING}
+        return {**settings, "case_id": self.case_id, "sampling": {name: getattr(self, name) for name in SAMPLING}}
 
     def sampling_params(self) -> SamplingParams:
         """The parameters of each request; raises UserError where a sampling option is out of range."""

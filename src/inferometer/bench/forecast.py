@@ -23,7 +23,8 @@ _LOAD_BYTES_S: Final = 100e6
 class Forecast:
     """Unknown is None. run_s: one run. seconds: all runs, warm-ups and the check. peak_bytes: on one device, with what a process takes
     outside its tensors. least_bytes: what no implementation can do without, weights and the cache of sequences that must be together;
-    capacity_bytes: what there is, or is allowed.
+    largest_batch: the most sequences of such
+    lengths that are expected to fit into the whole device. capacity_bytes: what there is, or is allowed.
     """
 
     run_s: float | None = None
@@ -31,6 +32,7 @@ class Forecast:
     peak_bytes: int | None = None
     least_bytes: int | None = None
     weight_bytes: int | None = None
+    largest_batch: int | None = None
     capacity_bytes: int | None = None
 
     @property
@@ -42,10 +44,16 @@ class Forecast:
         return f"weights and KV cache alone need {needed:.1f} GiB, and {there:.1f} GiB are there"
 
     @property
+    def too_much(self) -> str | None:
+        """Why it is not expected to fit; None if it is, or nobody knows."""
+        if self.peak_bytes is None or self.capacity_bytes is None or self.peak_bytes <= self.capacity_bytes:
+            return None
+        return f"{self.peak_bytes / 2**30:.1f} GiB are expected to be needed, and {self.capacity_bytes / 2**30:.1f} GiB are there"
+
+    @property
     def expected(self) -> Literal["ok", "oom"]:
         """How it is expected to end."""
-        over = self.peak_bytes is not None and self.capacity_bytes is not None and self.peak_bytes > self.capacity_bytes
-        return "oom" if over or self.impossible is not None else "ok"
+        return "ok" if self.too_much is None and self.impossible is None else "oom"
 
     @property
     def time_limit_s(self) -> float:
@@ -90,6 +98,7 @@ def forecast(question: Question) -> Forecast:
         peak_bytes=found.memory.device_bytes,
         least_bytes=_least_bytes(found),
         weight_bytes=found.memory.weights,
+        largest_batch=found.fit.largest_batch,
         capacity_bytes=capacity,
     )
 

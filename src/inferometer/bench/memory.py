@@ -31,7 +31,7 @@ def bounded_host(device: torch.device) -> Iterator[None]:
     Without that the system grants it, and kills the process with all its results once it is written to. For a GPU's runs, and where
     the system has no such limit, nothing changes.
     """
-    held = _data_bytes() if device.type == "cpu" else None
+    held = data_bytes() if device.type == "cpu" else None
     if held is None:
         yield
         return
@@ -47,7 +47,7 @@ def bounded_host(device: torch.device) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
-def _data_bytes() -> int | None:
+def data_bytes() -> int | None:
     """What the limit on data counts now; None where there is no Linux to say it."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()

@@ -83,8 +83,9 @@ class NativeBackend:
     def prepare(self, rows: int, tokens: int) -> None:
         """Takes as many pages as such a batch can come to use; raises CacheTooSmallError where there is no room.
 
-        Without an admission that is a place for every row's tokens at once. With one it is what its groups hold together, or as much of
-        that as there is room for, but no less than one group (one row, under continuous admission).
+        Without an admission that is a place for every row's tokens at once. With one it is what its groups hold together: all of them if
+        their number was asked for, else as much of that as there is room for, but no less than one group (one row, under continuous
+        admission).
         """
         self.abandon()
         if self.device.type == "cuda":
@@ -105,6 +106,11 @@ class NativeBackend:
             prefix_caching=False,
             lookahead=self._lookahead,
         )
+
+    def reorder(self, admission: Admission | None) -> None:
+        """Runs the batches that are prepared from now on under another admission."""
+        self.abandon()
+        self._admission = admission
 
     def prefill(self, prompts: Prompts, params: SamplingParams) -> None:
         """As many sweeps as the prompts take; the last of them samples the last row's first token."""
@@ -238,10 +244,14 @@ class NativeBackend:
 
 
 def _residents(admission: Admission, rows: int) -> tuple[int, int]:
-    """How many of `rows` requests must fit for the admission to be what it says, and how many it ever has running."""
+    """How many of `rows` requests must fit for the admission to be what it says, and how many it ever has running.
+
+    Groups whose number was asked for are all there at once, or the case is not the one that was asked for.
+    """
     match admission:
         case Zigzag(size, groups) | Diagonal(size, groups):
-            return min(rows, size), rows if groups is None else min(rows, size * groups)
+            together = rows if groups is None else min(rows, size * groups)
+            return min(rows, size) if groups is None else together, together
         case Row(size):
             return min(rows, size), min(rows, size)
         case Continuous():

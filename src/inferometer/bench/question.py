@@ -61,10 +61,11 @@ def questions(study: Study, place_of: Callable[[str], Place]) -> list[Question]:
 
     Raises UserError for a cell that makes no case: one without lengths, or whose settings contradict each other.
     """
-    return [_question(cell, place_of(cell.settings.get("device", "auto"))) for cell in study.cells()]
+    return [question(cell, place_of(cell.settings.get("device", "auto"))) for cell in study.cells()]
 
 
-def _question(cell: Cell, place: Place) -> Question:
+def question(cell: Cell, place: Place) -> Question:
+    """One cell. Raises what `questions` does."""
     settings = dict(cell.settings)
     timeout = settings.pop(TIMEOUT, None)
     described, reason = _described(settings.get("model"), config_only=True)

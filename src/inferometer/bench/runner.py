@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -23,7 +23,6 @@ from inferometer.bench.record import Checked, PeakMemory, Record, throughput, wo
 from inferometer.bench.timed_run import timed_run
 
 _CHECK_STEPS = 4
-_SAMPLING = ("do_sample", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "watermark")
 
 
 class Progress(Protocol):
@@ -273,14 +272,11 @@ class Runner:
         expected = Outlook() if mixed else self._outlook_of(case)
         counted = {name: times.get(name) for name in ("prefill_ms", "decode_total_ms", "total_ms", "forward_ms")}
         rates = throughput(work(batch_size=case.batch_size, sequence_length=case.sequence_length, steps=case.steps, **counted))
-        asked = {f.name: getattr(case, f.name) for f in fields(Case) if f.name not in _SAMPLING}
         return Record(
-            **asked,
-            case_id=case.case_id,
+            **case.asked,
             started_at=started.isoformat(timespec="milliseconds"),
             stack_version=stack_version,
             gpus=case.tensor_parallel if self._device.type == "cuda" else 0,
-            sampling={name: getattr(case, name) for name in _SAMPLING},
             runs=self._effort.runs,
             warmups=self._effort.warmups,
             status="ok" if failure is None else failure.status,

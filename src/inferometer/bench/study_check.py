@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from inferometer.bench.study import Settings
 from inferometer.bench.study_scale import scaled, several
 from inferometer.bench.study_settings import did_you_mean, problem, settings
+from inferometer.bench.study_table import PlotSpec, TableSpec, plot_of, table_of
 from inferometer.bench.toml_text import line_of
 from inferometer.errors import UserError
 
-_TOP = ("title", "document", "summary", "gpu_minutes", "fixed", "part", "scale", "table", "plot")
+_TOP = ("name", "title", "document", "summary", "gpu_minutes", "fixed", "part", "scale", "table", "plot")
 _PART = ("name", "fixed", "axes", "columns", "exclude")
 _SCALE = ("gpu_minutes", "fixed", "parts")
 _SCALED_PART = ("fixed", "axes", "columns", "exclude")
@@ -28,7 +30,7 @@ class StudyCheck:
         """Raises UserError for the first thing that is wrong."""
         self._keys(document, _TOP, ())
         self._text_at(document, "title", ())
-        for key in ("document", "summary"):
+        for key in ("name", "document", "summary"):
             if key in document:
                 self._text_at(document, key, ())
         self._minutes(document, ())
@@ -37,8 +39,9 @@ class StudyCheck:
         names: list[str] = []
         for index, part in enumerate(parts):
             names.append(self._part(part, ("part", index), fixed, names))
-        for kind in ("table", "plot"):
-            self._list_of_tables(document, kind, ())
+        for kind, read in (("table", table_of), ("plot", plot_of)):
+            for index, values in enumerate(self._list_of_tables(document, kind, ())):
+                self._output((kind, index), values, read, names)
         self._scales(document, {part["name"]: part for part in parts}, fixed)
 
     def _part(self, part: Mapping[str, Any], path: tuple[str | int, ...], fixed: Settings, names: list[str]) -> str:
@@ -114,6 +117,23 @@ class StudyCheck:
                     self._setting(key, value, (*path, key))
                 elif columns and value not in columns:
                     self._fail((*path, key), f"column {value!r} is not one of the part's{did_you_mean(str(value), columns)}")
+
+    def _output(
+        self,
+        path: tuple[str | int, ...],
+        values: Mapping[str, Any],
+        read: Callable[[Mapping[str, Any]], TableSpec | PlotSpec],
+        parts: Sequence[str],
+    ) -> None:
+        """A table or a plot."""
+        try:
+            made = read(values)
+        except ValueError as error:
+            # It begins with the key that is wrong.
+            key = re.split(r"[^A-Za-z0-9_-]", str(error))[0]
+            self._fail((*path, key) if key in values else path, str(error))
+        if made.part not in parts:
+            self._fail((*path, "part"), f"{made.part} is no part of the study{did_you_mean(made.part, parts)}")
 
     def _scales(self, document: Mapping[str, Any], parts: Mapping[str, Mapping[str, Any]], fixed: Settings) -> None:
         for scale, change in self._table(document, "scale", ()).items():

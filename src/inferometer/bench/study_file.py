@@ -44,7 +44,7 @@ class StudyFile:
         document = {**whole, **{key: value for key, value in chosen.items() if key not in ("fixed", "parts")}}
         document["fixed"] = {**whole.get("fixed", {}), **chosen.get("fixed", {})}
         document["part"] = [scaled(part, parts.get(part["name"], {})) for part in whole["part"]]
-        return _overridden(document, overrides or {})
+        return _overridden({"name": self.name, **document}, overrides or {})
 
     def study(self, scale: str = FULL, overrides: Settings | None = None) -> Study:
         """The study at a scale. Raises what `resolved` does."""
@@ -52,7 +52,7 @@ class StudyFile:
 
 
 def read_study(text: str, name: str, where: str) -> StudyFile:
-    """Checks a study's text at every scale.
+    """Checks a study's text at every scale. It is called `name` unless it says what it is called.
 
     Raises UserError, one line with the key and the line of the file, for what is no TOML or no study.
     """
@@ -63,7 +63,7 @@ def read_study(text: str, name: str, where: str) -> StudyFile:
     except RecursionError:
         raise UserError(f"{where}: not valid TOML: nested too deeply") from None
     StudyCheck(text, where).document(document)
-    found = StudyFile(name, where, text)
+    found = StudyFile(document.get("name", name), where, text)
     for scale in found.scales:
         found.study(scale)
     return found

@@ -18,6 +18,7 @@ COMMANDS = {
     "generate": "continue prompts, streaming to the terminal",
     "serve": "serve a model over HTTP, for text-generation-inference and OpenAI clients",
     "bench": "measure prefill and decode at several batch sizes",
+    "study": "run sets of cases over several stacks, to tables that were published",
     "estimate": "predict times, memory and energy on any device, beside the bound",
     "validate": "compare predictions with published measurements, by regime",
     "models": "list the known models; fetch an embedded one",

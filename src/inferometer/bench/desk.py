@@ -1,0 +1,171 @@
+"""What a study's process does: keeps one model loaded and takes one case through its steps, each when it is told to."""
+
+from __future__ import annotations
+
+import gc
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from importlib import import_module
+from typing import Final, Protocol, runtime_checkable
+
+import torch
+
+from inferometer.bench.backend import Backend
+from inferometer.bench.benchmark import open_backend, resolve, runner
+from inferometer.bench.case import Case
+from inferometer.bench.column import Unopened
+from inferometer.bench.entry import BackendEntry
+from inferometer.bench.memory import bounded_host, release_caches
+from inferometer.bench.memory_cap import MemoryCap
+from inferometer.bench.opening import Opening
+from inferometer.bench.record import Record
+from inferometer.bench.registry import entry
+from inferometer.bench.request import BenchRequest
+from inferometer.bench.runner import Round, Runner
+from inferometer.schedule.admission import Admission
+
+_ORDER: Final = frozenset({"admission", "group_size", "num_groups"})
+# Settings of a request that a loaded model is not asked about again.
+_WORKLOAD: Final = frozenset(
+    {"batch_sizes", "sequence_length", "decode_length", "runs", "warmups", "forward_only", "loss", "do_sample", "temperature", "top_k"}
+    | {"top_p", "typical_p", "repetition_penalty", "watermark"}
+)
+
+
+@runtime_checkable
+class Reorders(Protocol):
+    """A backend whose admission can change while the model stays."""
+
+    def reorder(self, admission: Admission | None) -> None:
+        """Runs the next batches in that order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A model in memory, or why it is not: what it was opened with, and with which cap."""
+
+    opening: Opening
+    memory_limit: int | None
+    backend: Backend | Unopened
+
+
+class Desk:
+    """Steps of a case: load, begin, run (once or several times), end. `release` drops the model.
+
+    Raises RuntimeError for a step that is not a case's next.
+    """
+
+    def __init__(self) -> None:
+        self._cap = MemoryCap()
+        self._settled = False
+        self._loaded: _Loaded | None = None
+        self._runner: Runner | None = None
+        self._round: Round | None = None
+
+    def load(self, request: BenchRequest, memory_limit: int | None) -> None:
+        """Loads the model of a request for one backend, unless it is the one that is loaded; at most `memory_limit` bytes are taken.
+
+        Raises UserError for what cannot be done here.
+        """
+        self._runner = self._round = None
+        request.check()
+        opening = resolve(request)
+        loaded = self._take(opening, memory_limit)
+        self._runner = runner(opening, {request.backends[0]: loaded.backend})
+
+    def begin(self, case: Case) -> Record | None:
+        """Makes room and checks the backend; a record if the case ended with that."""
+        if self._runner is None:
+            raise RuntimeError("a case begins with its model loaded")
+        with bounded_host(self._device):
+            self._round = self._runner.begin([case])
+        return self.end() if self._round.failed else None
+
+    def run(self, *, warmups: int, runs: int) -> Record | None:
+        """Runs the case, the first times unmeasured; a record if it ended with that. Memory that is only cached is given back."""
+        runner, turn = self._under_way
+        with bounded_host(self._device):
+            for cycle in range(warmups + runs):
+                runner.cycle(turn, measured=cycle >= warmups)
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+        return self.end() if turn.failed else None
+
+    def end(self) -> Record:
+        """The case's record; the model stays, what the case held goes."""
+        runner, turn = self._under_way
+        (record,) = runner.end(turn)
+        self._round = None
+        if self._loaded is not None and not isinstance(self._loaded.backend, Unopened):
+            self._loaded.backend.abandon()
+        release_caches(self._device)
+        return record
+
+    def release(self) -> None:
+        """Drops the model, if there is one."""
+        loaded, self._loaded = self._loaded, None
+        self._runner = self._round = None
+        if loaded is None:
+            return
+        device = loaded.opening.device
+        if not isinstance(loaded.backend, Unopened):
+            loaded.backend.close()
+        del loaded
+        release_caches(device)
+
+    @property
+    def resident_bytes(self) -> int:
+        """What this process keeps on the device between cases."""
+        if self._loaded is None:
+            return 0
+        if self._device.type == "cuda":
+            return int(torch.cuda.memory_reserved(self._device))
+        return 0 if isinstance(self._loaded.backend, Unopened) else self._loaded.backend.resident_bytes
+
+    @property
+    def _device(self) -> torch.device:
+        if self._loaded is None:
+            raise RuntimeError("only a loaded model has a device")
+        return self._loaded.opening.device
+
+    @property
+    def _under_way(self) -> tuple[Runner, Round]:
+        if self._runner is None or self._round is None:
+            raise RuntimeError("a case runs and ends after it has begun")
+        return self._runner, self._round
+
+    def _take(self, opening: Opening, memory_limit: int | None) -> _Loaded:
+        """The loaded model of `opening`."""
+        backend: Backend | Unopened | None = self._kept(opening, memory_limit)
+        if backend is None:
+            self.release()
+            self._cap.set(opening.device, memory_limit)
+            found = entry(opening.request.backends[0])
+            self._settle(found)
+            with bounded_host(opening.device):
+                backend = open_backend(found, opening)
+        self._loaded = _Loaded(opening, memory_limit, backend)
+        return self._loaded
+
+    def _settle(self, found: BackendEntry) -> None:
+        """Takes what a stack's import leaves out of the garbage collector's sight: it stays, and is looked through after every case."""
+        if not self._settled and found.missing() is None:
+            with suppress(Exception):  # what is wrong with it is told when it is opened
+                import_module(found.opener.partition(":")[0])
+            gc.collect()
+            gc.freeze()
+            self._settled = True
+
+    def _kept(self, opening: Opening, memory_limit: int | None) -> Backend | None:
+        """The backend that is open, if it serves `opening` too."""
+        loaded = self._loaded
+        if loaded is None or isinstance(loaded.backend, Unopened) or loaded.memory_limit != memory_limit:
+            return None
+        before, now = loaded.opening.request, opening.request
+        changed = {each.name for each in fields(now) if getattr(now, each.name) != getattr(before, each.name)} - _WORKLOAD
+        if changed and not (changed <= _ORDER and isinstance(loaded.backend, Reorders)):
+            return None
+        if changed and isinstance(loaded.backend, Reorders):
+            loaded.backend.reorder(now.order())
+        return loaded.backend
