@@ -105,8 +105,8 @@ def test_document_003() -> None:
     text = plain(made("gpt3-latency"))
     heading = "|Model Name|Params|Layers|Hidden_units|inference time of per-token|total time of 1024 tokens|"
     assert heading in text
-    assert "(batch_size=4, max_sequence_length=1024, context_length=512, precision=half)" in text
-    assert "(batch_size=16, max_sequence_length=1024, context_length=512, precision=half)" in text
+    assert "(batch_size=4, max_sequence_length=1024, context_length=512, precision=float16)" in text
+    assert "(batch_size=16, max_sequence_length=1024, context_length=512, precision=float16)" in text
     rows = rows_under("gpt3-latency", heading)
     assert [row[0] for row in rows] == [f"GPT-3 {size}" for size in ("Small", "Medium", "Large", "XL", "2.7B", "6.7B", "13B")]
     assert [(row[2], row[3]) for row in rows[:4]] == [("12", "768"), ("24", "1024"), ("24", "1536"), ("24", "2048")]

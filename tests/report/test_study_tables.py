@@ -155,7 +155,7 @@ def test_every_table_stands_beside_its_prediction_and_its_bound() -> None:
     _, bound = made.split(
         "The least that this device needs (datasheet limits). In brackets: the share of it that was reached, and what binds."
     )
-    assert cells(bound, "| batch_size") == [["1", "0.009 (36%, memory)"], ["2", "0.009"]]
+    assert cells(bound, "| batch_size") == [["1", "0.0090 (36%, memory)"], ["2", "0.0090"]]
 
 
 RATIO = """

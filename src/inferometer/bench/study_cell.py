@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -52,7 +53,7 @@ class Field:
             raise TypeError("the field has no figure yet")
         relative = self.source in ("error", "share", "published_error")
         default = ("+.2%" if self.source.endswith("error") else ".1%") if relative else f".{self.figure.decimals}f"
-        return format(value, self.shape or default)
+        return shaped(value, self.shape or default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,15 @@ class Template:
         """The cell with a value for each field."""
         parts = [each.text(value) + word for each, value, word in zip(self.fields, values, self.words[1:], strict=True)]
         return self.words[0] + "".join(parts)
+
+
+def shaped(value: float, shape: str) -> str:
+    """A number in a shape, with two significant digits at least: a document's fixed decimals are too few on faster hardware."""
+    text = format(value, shape)
+    decimals = re.search(r"\.(\d+)f$", shape)
+    if decimals is None or not value or abs(value) >= 10.0 ** (1 - int(decimals[1])):
+        return text
+    return format(value, f".{1 - math.floor(math.log10(abs(value)))}f")
 
 
 def template_of(text: str) -> Template:

@@ -20,6 +20,9 @@ WORDS: Mapping[str, str] = MappingProxyType(
     {"oom": "oom", "error": "error", "timeout": "timeout", "skipped": "skipped", "missing": "", "unknown": "-"}
 )
 
+# What follows from two settings of a case, and may stand where a setting does: prompt and new tokens of a sequence.
+TOTAL_LENGTH = "total_length"
+
 Where = Mapping[str, tuple[Any, ...]]
 
 
@@ -86,7 +89,7 @@ class TableSpec:
     """A table of one part's records.
 
     section: a heading before the title. where: the only records that count. each: settings of which every combination of values has a
-    table of its own; section and title name them in braces. rows: the settings that tell rows apart. across: the setting
+    table of its own; section, title and headings name them in braces. rows: the settings that tell rows apart. across: the setting
     whose every value is a column, named as `headings` says and with `ratio` one column's figure over another's; None where `columns`
     spells them out. cell: what stands in cells. blocks: the rows are repeated for each, under `label` or, with block_headings, each under
     headings of its own. words: what a cell says of a case without a figure. beside: the sources from which the table is repeated.

@@ -12,6 +12,7 @@ from inferometer.bench.case import Case
 from inferometer.bench.study_cell import BESIDE, Template, template_of
 from inferometer.bench.study_figure import find_figure
 from inferometer.bench.study_layout import (
+    TOTAL_LENGTH,
     WORDS,
     Best,
     BlockSpec,
@@ -56,8 +57,8 @@ def plot_of(values: Mapping[str, Any]) -> PlotSpec:
 
 
 def settings() -> tuple[str, ...]:
-    """Names that tell cases apart: those of a case, and the column that it belongs to."""
-    return (*(each.name for each in fields(Case)), "column")
+    """Names that tell cases apart: those of a case, the column that it belongs to, and its total length."""
+    return (*(each.name for each in fields(Case)), "column", TOTAL_LENGTH)
 
 
 def _read(values: Mapping[str, Any], name: str, make: Callable[[Table], _Made]) -> _Made:
@@ -107,13 +108,18 @@ def _table(table: Table) -> TableSpec:
 
 
 def _each(table: Table) -> tuple[str, ...]:
-    """Settings that split a table; headings may name in braces only what each of its tables has one value of."""
+    """Settings that split a table."""
     each = tuple(_setting(table, "each", name) for name in table.texts("each"))
     for key in ("section", "title"):
-        text = table.text(key) if table.has(key) else ""
-        if any(name not in each for name in _NAMES.findall(text)) or set("{}") & set(_NAMES.sub("", text)):
-            raise table.error(f"{key}: only settings of each, which are {list(each)}, stand in braces in {text!r}")
+        if table.has(key):
+            _check_names(table, key, table.text(key), each)
     return each
+
+
+def _check_names(table: Table, key: str, text: str, each: tuple[str, ...]) -> None:
+    """Words above a table may name in braces only what it has one value of."""
+    if any(name not in each for name in _NAMES.findall(text)) or set("{}") & set(_NAMES.sub("", text)):
+        raise table.error(f"{key}: only settings of each, which are {list(each)}, stand in braces in {text!r}")
 
 
 def _phases(kind: str, shared: dict[str, Any]) -> TableSpec:
@@ -164,6 +170,7 @@ def _columns(table: Table, blocks: tuple[str, ...]) -> dict[str, Any]:
     if headings or ratio:
         raise table.error(f"{'headings' if headings else 'ratio'} goes with columns along a setting")
     for column in made:
+        _check_names(table, "columns", column.heading, table.texts("each"))
         stray = [label for label in column.blocks if label not in blocks]
         if stray:
             raise table.error(f"columns: {column.heading!r}: blocks: {stray[0]!r} is no block's label")

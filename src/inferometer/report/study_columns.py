@@ -49,7 +49,8 @@ def apart(spec: _Spec, records: PartRecords) -> tuple[_Spec, ...]:
 def _one_of(spec: _Spec, values: Mapping[str, Any]) -> _Spec:
     names = {name: shown(value) for name, value in values.items()}
     where = {**spec.where, **{name: (value,) for name, value in values.items()}}
-    made = replace(spec, each=(), where=where, title=spec.title.format_map(names))
+    columns = tuple(replace(column, heading=column.heading.format_map(names)) for column in spec.columns)
+    made = replace(spec, each=(), where=where, title=spec.title.format_map(names), columns=columns)
     if isinstance(made, TableSpec) and made.section is not None:
         made = replace(made, section=made.section.format_map(names))
     return made

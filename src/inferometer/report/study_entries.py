@@ -53,7 +53,7 @@ class Entries:
             return self._ratio(row, column, column.ratio, cell)
         if column.stack is not None or column.published_only:
             return self._elsewhere(row, column, cell)
-        name = f"{column.heading}, {row.name}" if column.heading else row.name
+        name = ", ".join(each for each in (column.group, column.heading, row.name) if each)
         found = self._one({**row.where, **column.where}, name)
         if isinstance(found, Entry):
             return found
@@ -102,7 +102,10 @@ class Entries:
             return f" ({reached / other:.2f})"
         share, bound = values.value(figure, "share"), None if values.record is None else bounded(values.record)
         what = None if bound is None else limit(figure, bound)
-        return "" if share is None else f" ({share:.0%}, {what})" if what else f" ({share:.0%})"
+        if share is None:
+            return ""
+        shown = f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"
+        return f" ({shown}, {what})" if what else f" ({shown})"
 
     def _published(self, record: Record, found: Published | None, cell: Template, name: str) -> Entry:
         """A publication's figure; where it is of the same hardware, with what was measured here over it."""

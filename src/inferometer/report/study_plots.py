@@ -36,11 +36,11 @@ def plots(study: Study, records: Iterable[Record]) -> Mapping[str, tuple[str, st
 
 
 def plot(spec: PlotSpec, records: PartRecords) -> str | None:
-    """The image, None where no record has the figure."""
+    """The image, None where nothing of it was measured."""
     columns, rows = columns_of(spec, records, "measured"), rows_in(spec, records, "measured")
     entries = Entries(spec, records, "measured", Footnotes())
     values = [[entries.entry(row, column, None).value for row in rows] for column in columns]
-    if all(value is None for line in values for value in line):
+    if not any(value is not None for column, line in zip(columns, values, strict=True) if not _foreign(column) for value in line):
         return None
     x_label = ", ".join(row.heading for row in spec.rows)
     if spec.kind == "bars":

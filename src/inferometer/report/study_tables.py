@@ -21,6 +21,8 @@ from inferometer.report.study_grid import grid_of
 from inferometer.report.tables import parameter_rows
 
 _SECTION, _TITLE, _SMALL = 2, 3, 4
+# Documents that are not Markdown.
+_RESTRUCTURED = ("001",)
 
 
 def document(study: Study, records: Iterable[Record], *, format: Format = "md", images: Mapping[str, str] | None = None) -> str:  # noqa: A002
@@ -52,6 +54,11 @@ def document(study: Study, records: Iterable[Record], *, format: Format = "md", 
     return written(parts, format)
 
 
+def document_format(study: Study) -> Format:
+    """What the document that the study reproduces is written in; Markdown for a study of no document."""
+    return "rst" if study.document in _RESTRUCTURED else "md"
+
+
 def _add(found: dict[str | None, dict[str, list[Part]]], spec: TableSpec, made: Sequence[Part]) -> bool:
     """Puts a table under its headings, tables of the same ones together; whether there was anything to put."""
     if made:
@@ -66,6 +73,8 @@ def _card(study: Study, records: Sequence[Record]) -> list[Part]:
         lines.append(f"Reproduces the tables of document {study.document}.")
     if study.gpu_minutes is not None:
         lines.append(f"Takes about {study.gpu_minutes:g} GPU minutes on one H100 of 80 GB.")
+    models = list(dict.fromkeys(record.model for record in records))
+    lines += [f"Ran: {joined(models)}."] if models else []
     counts = Counter(record.status for record in records)
     lines.append("Cases: " + (", ".join(f"{count} {status}" for status, count in counts.most_common()) or "none yet") + ".")
     lines += [f"Measured on {', '.join(each for each in (one.machine, _named(one)) if each)}." for one in origins_of(records)]
