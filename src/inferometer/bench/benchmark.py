@@ -19,11 +19,12 @@ from inferometer.bench.failures import evidence_of, status_of
 from inferometer.bench.memory import release_caches
 from inferometer.bench.opening import Opening
 from inferometer.bench.outlook import outlook
+from inferometer.bench.progress import Progress
 from inferometer.bench.prompts import random_prompts, text_prompts
 from inferometer.bench.record import Record
 from inferometer.bench.registry import entry
 from inferometer.bench.request import BenchRequest
-from inferometer.bench.runner import Effort, Progress, Runner
+from inferometer.bench.runner import Effort, Runner
 from inferometer.engine.device import resolve_device, resolve_dtype
 from inferometer.errors import UserError
 from inferometer.hardware.catalogue import find_device

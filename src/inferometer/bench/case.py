@@ -18,7 +18,9 @@ class Case:
 
     A batch of `batch_size` prompts of `sequence_length` tokens, each continued by `decode_length` tokens whatever their content
     (end-of-sequence is ignored). With `forward_only`, one pass over the prompts that yields logits at every position, and with
-    `loss` their mean next-token cross-entropy; `decode_length` is then None. Raises ValueError for a workload that is none.
+    `loss` their mean next-token cross-entropy; `decode_length` is then None. Of a server it is `requests` requests of one prompt each:
+    `batch_size` at any time, or `request_rate` a second at random moments, in the words of `api`, held to the SLO.
+    Raises ValueError for a workload that is none.
     """
 
     model: str
@@ -48,6 +50,11 @@ class Case:
     do_sample: bool = False
     forward_only: bool = False
     loss: bool = False
+    request_rate: float | None = None
+    requests: int | None = None
+    api: str | None = None
+    slo_ttft_ms: float | None = None
+    slo_tpot_ms: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "sequence_length", "tensor_parallel"):
@@ -57,6 +64,8 @@ class Case:
             raise ValueError("a case has a decode length exactly when it is not forward_only")
         if self.decode_length is not None and self.decode_length < 1:
             raise ValueError(f"decode_length must be at least 1, not {self.decode_length}")
+        if self.request_rate is not None and not self.request_rate > 0:
+            raise ValueError(f"request_rate must be above 0, not {self.request_rate}")
         if self.loss and not self.forward_only:
             raise ValueError("loss goes with forward_only")
 

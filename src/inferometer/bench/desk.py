@@ -6,7 +6,7 @@ import gc
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from importlib import import_module
-from typing import Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import torch
 
@@ -53,7 +53,7 @@ class _Loaded:
 class Desk:
     """Steps of a case: load, begin, run (once or several times), end. `release` drops the model.
 
-    Raises RuntimeError for a step that is not a case's next.
+    The load on a server has no steps of its own: it ends as it begins. Raises RuntimeError for a step that is not a case's next.
     """
 
     def __init__(self) -> None:
@@ -62,20 +62,26 @@ class Desk:
         self._loaded: _Loaded | None = None
         self._runner: Runner | None = None
         self._round: Round | None = None
+        self._served: BenchRequest | None = None
 
     def load(self, request: BenchRequest, memory_limit: int | None) -> None:
         """Loads the model of a request for one backend, unless it is the one that is loaded; at most `memory_limit` bytes are taken.
 
         Raises UserError for what cannot be done here.
         """
-        self._runner = self._round = None
+        self._runner = self._round = self._served = None
         request.check()
+        if not entry(request.backends[0]).in_process:
+            self._served = request
+            return
         opening = resolve(request)
         loaded = self._take(opening, memory_limit)
         self._runner = runner(opening, {request.backends[0]: loaded.backend})
 
     def begin(self, case: Case) -> Record | None:
-        """Makes room and checks the backend; a record if the case ended with that."""
+        """Makes room and checks the backend; a record if the case ended with that. Raises UserError where no server answers."""
+        if self._served is not None:
+            return self._served_record(self._served)
         if self._runner is None:
             raise RuntimeError("a case begins with its model loaded")
         with bounded_host(self._device):
@@ -122,6 +128,13 @@ class Desk:
         if self._device.type == "cuda":
             return int(torch.cuda.memory_reserved(self._device))
         return 0 if isinstance(self._loaded.backend, Unopened) else self._loaded.backend.resident_bytes
+
+    def _served_record(self, request: BenchRequest) -> Record:
+        module, _, function = entry(request.backends[0]).opener.partition(":")
+        measure: Any = getattr(import_module(module), function)
+        records: list[Record] = measure(request, lambda record: None)
+        (record,) = records
+        return record
 
     @property
     def _device(self) -> torch.device:

@@ -39,4 +39,13 @@ HF_COMPILE: Final = BackendEntry(
     forward_only=False,
 )
 
-ENTRIES: Final = (NATIVE, HF, HF_COMPILE)
+HTTP: Final = BackendEntry(
+    name="http",
+    opener="inferometer.bench.http_benchmark:http_benchmark",
+    stack=None,
+    samples=False,
+    forward_only=False,
+    in_process=False,
+)
+
+ENTRIES: Final = (NATIVE, HF, HF_COMPILE, HTTP)

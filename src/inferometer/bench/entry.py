@@ -23,7 +23,8 @@ class BackendEntry:
     """A backend as it is registered, under the entry points `inferometer.backends`.
 
     opener: "module:function" of a function that takes an Opening and returns a Backend; imported when one is opened, in the process that
-    will run it. stack: how the estimator prices it (estimate/stacks.toml), None if it cannot. requirements: the first names the stack.
+    will run it. That of a server takes what `benchmark` takes, and returns the records. stack: how the estimator prices it
+    (estimate/stacks.toml), None if it cannot. requirements: the first names the stack.
     What follows is what it takes of a request: values of --dtype, --quantize, --admission and --device, families of models, and
     whether it has --deterministic, --watermark, random sampling, --forward-only and --gpu-memory.
     reference: whether others may be checked against it. in_process: whether the model runs in the process that opens it; the only

@@ -68,7 +68,7 @@ def question(cell: Cell, place: Place) -> Question:
     """One cell. Raises what `questions` does."""
     settings = dict(cell.settings)
     timeout = settings.pop(TIMEOUT, None)
-    described, reason = _described(settings.get("model"), config_only=True)
+    described, reason = _described(settings.get("model")) if _in_process(settings) else (None, None)
     spec = None if described is None else described.spec
     if spec is not None and spec.encoder:
         settings["forward_only"] = True
@@ -154,6 +154,14 @@ def _beyond(case: Case) -> Iterator[tuple[str, Any]]:
                 yield name, value
 
 
+def _in_process(settings: Settings) -> bool:
+    """Whether the model is ours to describe, and not a server's."""
+    try:
+        return entry(str(settings.get("backend", "native"))).in_process
+    except UserError:
+        return True
+
+
 def _keeps_limits(backend: str) -> bool:
     try:
         return entry(backend).memory_limit
@@ -174,8 +182,8 @@ def _dtype(name: str, place: Place, described: ModelDescription | None) -> tuple
 
 
 @cache
-def _described(model: str | None, *, config_only: bool) -> tuple[ModelDescription | None, str | None]:
+def _described(model: str | None) -> tuple[ModelDescription | None, str | None]:
     try:
-        return describe(model, config_only=config_only), None
+        return describe(model, config_only=True), None
     except UserError as error:
         return None, str(error)

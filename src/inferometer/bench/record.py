@@ -85,7 +85,8 @@ class Record:
     of KV cache in use at once, page_size: the tokens of each. study, part, column: where a study asked, None outside of one.
 
     Raises ValueError where decode_total differs from steps x decode_token, where throughput x latency differs from the tokens of a
-    run, where an "ok" case has no times, a failed check or evidence of a failure, or where any other has times or no evidence.
+    run (or of all requests to a server, whose times are in `serving`), where an "ok" case has no times, a failed check or evidence of a
+    failure, or where any other has times or no evidence.
     """
 
     case_id: str
@@ -115,6 +116,11 @@ class Record:
     decode_length: int | None
     forward_only: bool = False
     loss: bool = False
+    request_rate: float | None = None
+    requests: int | None = None
+    api: str | None = None
+    slo_ttft_ms: float | None = None
+    slo_tpot_ms: float | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     runs: int
@@ -156,7 +162,9 @@ class Record:
             raise ValueError("an ok case has no evidence of a failure and no failed check")
         if any(t is not None and len(t.samples) != self.runs for t in times):
             raise ValueError(f"each time has one sample for each of the {self.runs} runs")
-        if self.forward_only:
+        if self.serving is not None:
+            self._check_serving(self.serving)
+        elif self.forward_only:
             self._check_forward()
         else:
             self._check_generation()
@@ -171,6 +179,21 @@ class Record:
         others = (self.prefill_ms, self.decode_token_ms, self.decode_total_ms, self.total_ms)
         if self.forward_ms is None or any(t is not None for t in others):
             raise ValueError("a forward-only case has forward_ms and no other time")
+
+    def _check_serving(self, serving: Mapping[str, Any]) -> None:
+        times = (self.prefill_ms, self.decode_token_ms, self.decode_total_ms, self.total_ms, self.forward_ms)
+        if any(t is not None for t in times):
+            raise ValueError("a served case has the times of its requests and no others")
+        served, failed = serving.get("served"), serving.get("failed")
+        if not isinstance(served, int) or not isinstance(failed, int) or served < 1 or failed < 0 or served + failed != self.requests:
+            raise ValueError(f"served {served} and failed {failed} are not the {self.requests} requests")
+        for name in ("ttft", "tpot", "e2e", "itl"):
+            if serving.get(name) is not None and serving[name].get("samples") is not None:
+                Summary.from_json(serving[name])
+        if serving.get("output_tok_s") is not None:
+            tokens = served * serving["output_tokens"]["mean"]
+            if not math.isclose(serving["output_tok_s"] * serving["duration_s"], tokens, rel_tol=_RELATIVE):
+                raise ValueError(f"serving.output_tok_s {serving['output_tok_s']} x {serving['duration_s']} s is not {tokens} tokens")
 
     def _check_generation(self) -> None:
         if self.admission is not None and self.prefill_ms is None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from inferometer.bench.case import Case
+from inferometer.bench.dialect import APIS
 from inferometer.bench.registry import entry
 from inferometer.errors import UserError
 from inferometer.model.spec import ModelSpec
@@ -14,7 +16,11 @@ from inferometer.schedule.admission import admission as admission_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchRequest:
-    """Cases at several batch sizes. Names are those of the command line; None is unset. `gpu_memory` is in GiB."""
+    """Cases at several batch sizes. Names are those of the command line; None is unset. `gpu_memory` is in GiB.
+
+    Of a server at `url`, a batch size is so many requests at a time; `request_rate` (a second), `requests`, `request_timeout` (seconds)
+    and the SLO are its alone.
+    """
 
     model: str | None
     batch_sizes: tuple[int, ...]
@@ -43,6 +49,13 @@ class BenchRequest:
     group_size: int | None = None
     num_groups: int | None = None
     seed: int = 0
+    url: str | None = None
+    api: str = "auto"
+    request_rate: float | None = None
+    requests: int | None = None
+    request_timeout: float = 600.0
+    slo_ttft_ms: float | None = None
+    slo_tpot_ms: float | None = None
 
     def check(self) -> None:
         """Raises UserError for what no model could do."""
@@ -63,9 +76,34 @@ class BenchRequest:
         if self.loss and self.sequence_length < 2:
             raise UserError("--loss predicts each token from those before it; use --sequence-length 2 or more")
         self.order()
+        self._check_server()
         self.check_backends()
         if self.admission is not None and self.forward_only:
             raise UserError("--admission orders prefill and decode, and --forward-only has neither; leave one of them out")
+
+    def _check_server(self) -> None:
+        served = any(not entry(name).in_process for name in self.backends)
+        of_a_server = {
+            "--url": self.url,
+            "--request-rate": self.request_rate,
+            "--requests": self.requests,
+            "--slo-ttft": self.slo_ttft_ms,
+            "--slo-tpot": self.slo_tpot_ms,
+            "--api": None if self.api == "auto" else self.api,
+        }
+        for flag, value in of_a_server.items():
+            if value is not None and not served:
+                raise UserError(f"{flag} is of a server; add --backend http")
+            if isinstance(value, int | float) and not 0 < value < inf:
+                raise UserError(f"{flag} must be a number above 0, not {value}")
+        if served and self.url is None:
+            raise UserError("--backend http measures a server; add --url http://HOST:PORT")
+        if served and len(self.backends) > 1:
+            raise UserError("--backend http measures a server in its own time; run the other backends by themselves")
+        if self.api not in ("auto", *APIS):
+            raise UserError(f"--api {self.api} is unknown; use auto, {' or '.join(APIS)}")
+        if not 0 < self.request_timeout < inf:
+            raise UserError(f"--request-timeout must be a number of seconds above 0, not {self.request_timeout}")
 
     def check_backends(self, *, spec: ModelSpec | None = None, device: str | None = None) -> None:
         """Raises UserError for what a backend does not run: of any model, or of this one on "cpu" or "cuda"."""

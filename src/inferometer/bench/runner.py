@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -19,28 +19,11 @@ from inferometer.bench.environment import environment
 from inferometer.bench.failures import evidence_of, status_of
 from inferometer.bench.memory import PeakMeter, bounded_host, release_caches
 from inferometer.bench.outlook import Outlook
+from inferometer.bench.progress import Progress, Silent
 from inferometer.bench.record import Checked, PeakMemory, Record, throughput, work
 from inferometer.bench.timed_run import timed_run
 
 _CHECK_STEPS = 4
-
-
-class Progress(Protocol):
-    """Told how many runs are to come and when each has ended."""
-
-    def start(self, total: int) -> None: ...
-
-    def advance(self, count: int = 1) -> None: ...
-
-
-class Silent:
-    """Progress that nobody watches."""
-
-    def start(self, total: int) -> None:
-        pass
-
-    def advance(self, count: int = 1) -> None:
-        pass
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import platform
 import secrets
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.resources import files
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from inferometer import __version__
-from inferometer.bench.record import Record
 from inferometer.hardware.detect import Machine
 
 FACTS: Final = ("machine", "revision", "session")
@@ -47,19 +45,6 @@ def revision() -> str:
         if path.suffix in _SOURCES:
             digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
-
-
-def mixture(records: Iterable[Record]) -> Mapping[str, tuple[str, ...]]:
-    """Of FACTS, those in which measured records differ, each with its values in the order in which they first occur.
-
-    Empty where all of them may stand in one table without a word.
-    """
-    values: dict[str, dict[str, None]] = {name: {} for name in FACTS}
-    for record in records:
-        if record.status != "skipped":
-            for name in FACTS:
-                values[name][str(record.environment.get(name, "unknown"))] = None
-    return {name: tuple(found) for name, found in values.items() if len(found) > 1}
 
 
 def bare_environment() -> dict[str, Any]:

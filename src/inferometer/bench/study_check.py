@@ -129,9 +129,9 @@ class StudyCheck:
         try:
             made = read(values)
         except ValueError as error:
-            # It begins with the key that is wrong.
-            key = re.split(r"[^A-Za-z0-9_-]", str(error))[0]
-            self._fail((*path, key) if key in values else path, str(error))
+            words = str(error).removeprefix("table: ").removeprefix("plot: ")
+            key = re.split(r"[^A-Za-z0-9_-]", words)[0]  # it begins with the key that is wrong
+            self._fail((*path, key) if key in values else path, words)
         if made.part not in parts:
             self._fail((*path, "part"), f"{made.part} is no part of the study{did_you_mean(made.part, parts)}")
 

@@ -56,7 +56,9 @@ class Turn:
             self.record = unrun(self.planned.question, "skipped", answer.skipped, self._facts)
         elif answer.record is not None:
             found = Record.from_json(answer.record)
-            self.record = replace(found, environment={**self._facts, **found.environment})
+            # A server says itself what it runs, and so is asked another question than was known before.
+            asked = self.planned.question.case.case_id
+            self.record = replace(found, case_id=asked, environment={**self._facts, **found.environment})
 
     def _evidence(self, error: WorkerEndedError) -> str:
         if error.status != "timeout":

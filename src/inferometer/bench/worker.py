@@ -45,14 +45,15 @@ def main(arguments: list[str]) -> int:
 def _answer(desk: Desk, message: Mapping[str, Any]) -> dict[str, Any]:
     record: Record | None = None
     match message["do"]:
-        case "load":
+        case "load" | "begin" as step:
             try:
-                desk.load(_request(message["request"]), message["memory_limit"])
+                if step == "load":
+                    desk.load(_request(message["request"]), message["memory_limit"])
+                else:
+                    record = desk.begin(Case(**message["case"]))
             except UserError as error:
                 desk.release()
                 return {"skipped": str(error), "resident_bytes": desk.resident_bytes}
-        case "begin":
-            record = desk.begin(Case(**message["case"]))
         case "run":
             record = desk.run(warmups=message["warmups"], runs=message["runs"])
         case "end":

@@ -5,13 +5,27 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from inferometer.bench.registry import names
+from inferometer.bench.dialect import APIS
+from inferometer.bench.registry import entry, names
 from inferometer.bench.request import BenchRequest
-from inferometer.cli.options import add_admission_options, add_model_options, add_sampling_options, at_least, sampling_params
+from inferometer.cli.options import (
+    add_admission_options,
+    add_model_options,
+    add_sampling_options,
+    at_least,
+    positive_number,
+    sampling_params,
+)
 from inferometer.cli.progress import Bar
+from inferometer.errors import UserError
+
+if TYPE_CHECKING:
+    from inferometer.bench.record import Record
 
 FAILED, CASES_FAILED = 1, 3
 
@@ -29,6 +43,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--forward-only", action="store_true", help="one forward with logits at every position instead of generation")
     group.add_argument("--loss", action="store_true", help="with --forward-only: also the mean next-token cross-entropy")
     group.add_argument("--quantize", metavar="FORMAT", help="format of the layers' weights; which ones there are, the backend decides")
+    server = parser.add_argument_group("a server, with --backend http; a bearer token is read from INFEROMETER_API_KEY")
+    server.add_argument("--url", metavar="URL", help="where it listens, as http://HOST:PORT; MODEL is then the name it is asked for")
+    server.add_argument("--api", choices=("auto", *APIS), default="auto", help="whose requests it is sent (default: openai if it has them)")
+    server.add_argument("--concurrency", type=at_least(1), action="append", metavar="N", help="requests at a time; same as --batch-size")
+    server.add_argument("--request-rate", type=positive_number, metavar="R", help="requests a second, at random moments, instead")
+    server.add_argument("--requests", type=at_least(1), metavar="N", help="measured requests of each load (default: --runs rounds)")
+    server.add_argument("--request-timeout", type=positive_number, default=600.0, metavar="S", help="seconds a request may take")
+    server.add_argument("--slo-ttft", type=positive_number, metavar="MS", help="goodput: most time to the first token")
+    server.add_argument("--slo-tpot", type=positive_number, metavar="MS", help="goodput: most time a token after it")
     add_sampling_options(parser)
     add_admission_options(parser, default=None, meaning="a batch prefills as a whole, then decodes as a whole")
     add_model_options(parser)
@@ -42,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     sampling_params(arguments)  # refuses values out of range by their flags, before anything is loaded
     request = BenchRequest(
         model=arguments.model,
-        batch_sizes=tuple(dict.fromkeys(arguments.batch_size or (1, 2, 4, 8, 16, 32))),
+        batch_sizes=tuple(dict.fromkeys(arguments.concurrency or arguments.batch_size or (1, 2, 4, 8, 16, 32))),
         sequence_length=arguments.sequence_length,
         decode_length=arguments.decode_length,
         runs=arguments.runs,
@@ -68,17 +91,25 @@ def run(arguments: argparse.Namespace) -> int:
         group_size=arguments.group_size,
         num_groups=arguments.num_groups,
         seed=arguments.seed,
+        url=arguments.url,
+        api=arguments.api,
+        request_rate=arguments.request_rate,
+        requests=arguments.requests,
+        request_timeout=arguments.request_timeout,
+        slo_ttft_ms=arguments.slo_ttft,
+        slo_tpot_ms=arguments.slo_tpot,
     )
+    if arguments.concurrency and request.url is None:
+        raise UserError("--concurrency is of a server; add --backend http, or use --batch-size")
     request.check()
 
-    from inferometer.bench.benchmark import benchmark
     from inferometer.bench.journal import Journal, Sink
     from inferometer.report.tables import document
 
     with ExitStack() as stack:
         sink = Sink(None if arguments.output is None else stack.enter_context(Journal(arguments.output)))
         bar = stack.enter_context(closing(Bar("bench")))
-        records = benchmark(request, emit=sink.take, progress=bar)
+        records = _measure(request, sink.take, bar)
     if arguments.json:
         json.dump({"records": [record.to_json() for record in records]}, sys.stdout, allow_nan=False, indent=2)
         print()
@@ -90,3 +121,13 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"inferometer: error: --output {arguments.output}: {sink.failure.strerror}; {kept}", file=sys.stderr)
         return FAILED
     return CASES_FAILED if any(record.status in ("oom", "error", "timeout") for record in records) else 0
+
+
+def _measure(request: BenchRequest, emit: Callable[[Record], None], bar: Bar) -> list[Record]:
+    if not entry(request.backends[0]).in_process:
+        from inferometer.bench.http_benchmark import http_benchmark
+
+        return http_benchmark(request, emit, bar)
+    from inferometer.bench.benchmark import benchmark
+
+    return benchmark(request, emit, bar)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from inferometer.bench.record import Record
 from inferometer.bench.statistics import Summary
 from inferometer.report.markdown import table
+from inferometer.report.serving_tables import served, serving_document
 from inferometer.report.table_words import shown
 
 _FAILED = {"oom": "OOM", "error": "error", "timeout": "timeout", "skipped": "skipped"}
@@ -39,6 +40,8 @@ def document(records: Sequence[Record]) -> str:
     """
     if not records:
         raise ValueError("a report needs at least one record")
+    if served(records[0]):
+        return serving_document(records)
     backends = list(dict.fromkeys(r.backend for r in records))
     parts = [_setting(records), parameter_table(records[0])]
     for backend in backends:
