@@ -84,6 +84,14 @@ class BlockSpec:
     figure: Figure
 
 
+def _named_columns(where: Where, ratio: tuple[str, str] | None, columns: tuple[ColumnSpec, ...]) -> tuple[str, ...]:
+    """The study's columns that a table or a plot names, wherever it does."""
+    found = [*where.get("column", ()), *(ratio or ())]
+    for each in columns:
+        found += [*each.where.get("column", ()), *(each.ratio or ())]
+    return tuple(dict.fromkeys(str(name) for name in found))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSpec:
     """A table of one part's records.
@@ -117,6 +125,11 @@ class TableSpec:
     best: Best | None = None
     notes: tuple[str, ...] = ()
 
+    @property
+    def named_columns(self) -> tuple[str, ...]:
+        """The study's columns that the table names."""
+        return _named_columns(self.where, self.ratio, self.columns)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlotSpec:
@@ -137,3 +150,8 @@ class PlotSpec:
     columns: tuple[ColumnSpec, ...] = ()
     cell: Template
     log: bool = False
+
+    @property
+    def named_columns(self) -> tuple[str, ...]:
+        """The study's columns that the plot names."""
+        return _named_columns(self.where, self.ratio, self.columns)

@@ -27,6 +27,8 @@ from inferometer.bench.study_layout import (
     Where,
 )
 from inferometer.errors import UserError
+from inferometer.estimate.measured import load_regimes
+from inferometer.estimate.stack import STACKS
 from inferometer.hardware.table import Table
 
 __all__ = ["PlotSpec", "TableSpec", "plot_of", "settings", "table_of"]
@@ -47,12 +49,12 @@ _Word = TypeVar("_Word", bound=str)
 
 
 def table_of(values: Mapping[str, Any]) -> TableSpec:
-    """The table that a `[[table]]` describes. Raises ValueError that names the key which is wrong."""
+    """The table that a `[[table]]` describes. Raises ValueError whose message begins with the key that is wrong."""
     return _read(values, "table", _table)
 
 
 def plot_of(values: Mapping[str, Any]) -> PlotSpec:
-    """The plot that a `[[plot]]` describes. Raises ValueError that names the key which is wrong."""
+    """The plot that a `[[plot]]` describes. Raises ValueError whose message begins with the key that is wrong."""
     return _read(values, "plot", _plot)
 
 
@@ -69,8 +71,14 @@ def _read(values: Mapping[str, Any], name: str, make: Callable[[Table], _Made]) 
         made = make(table)
         table.finish()
     except UserError as error:
-        raise ValueError(str(error)) from None
+        raise ValueError(_from_its_key(str(error).removeprefix(f"{name}: "))) from None
     return made
+
+
+def _from_its_key(message: str) -> str:
+    """A message that begins with the key which is wrong, by which its line is found."""
+    unknown = re.fullmatch(r"unknown key '([^']*)'; (.*)", message)
+    return message if unknown is None else f"{unknown[1]} is unknown; {unknown[2]}"
 
 
 def _table(table: Table) -> TableSpec:
@@ -188,7 +196,7 @@ def _column(table: Table) -> ColumnSpec:
         where=MappingProxyType(where),
         cell=_template(table),
         ratio=_pair(table) if table.has("ratio") else None,
-        stack=_optional(table, "stack"),
+        stack=_stack(table),
         published=_published(table),
         published_only=_flag(table, "published_only"),
         given=_given(table),
@@ -241,9 +249,11 @@ def _published(table: Table) -> PublishedSpec | None:
         return None
     inner = table.table("published")
     regimes = inner.texts("regimes")
-    if not regimes:
-        raise inner.error("regimes must name at least one regime of measured rows")
-    narrowed = {key: _optional(inner, key) for key in ("stack", "admission", "dtype", "mode")}
+    known = load_regimes()
+    stray = [name for name in regimes if name not in known]
+    if stray or not regimes:
+        raise inner.error(f"regimes must name some of {', '.join(known)}, not {stray or list(regimes)}")
+    narrowed = {"stack": _stack(inner), **{key: _optional(inner, key) for key in ("admission", "dtype", "mode")}}
     prompt_tokens = inner.count("prompt_tokens") if inner.has("prompt_tokens") else None
     made = PublishedSpec(regimes=regimes, places=inner.texts("places"), **narrowed, prompt_tokens=prompt_tokens)
     inner.finish()
@@ -302,6 +312,14 @@ def _by_name(table: Table, key: str) -> Mapping[str, str]:
         if not isinstance(inner.value(name), str):
             raise inner.error(f"{name} must be a string, not {inner.value(name)!r}")
     return MappingProxyType({name: inner.value(name) for name in inner.names()})
+
+
+def _stack(table: Table) -> str | None:
+    """The estimator's name of a stack; what find_stack says of an unknown one begins with a flag, which a file has not got."""
+    name = _optional(table, "stack")
+    if name is not None and name not in STACKS:
+        raise table.error(f"stack: {name!r} is unknown; the stacks are {', '.join(STACKS)}")
+    return name
 
 
 def _given(table: Table) -> Mapping[str, float]:
