@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +17,9 @@ SOURCES: tuple[Source, ...] = get_args(Source)
 BLOCK_FIGURE = "figure"
 
 _FIELD = re.compile(r"\{([^{}]*)\}")
-_INNER = re.compile(r"(?:(?P<source>[a-z_]+)\.)?(?P<figure>[a-z_-]+?)(?:\.(?P<statistic>mean|min|max|p50|p90|p99))?(?::(?P<shape>.*))?")
+_INNER = re.compile(
+    rf"(?:(?P<source>{'|'.join(SOURCES)})\.)?(?P<figure>[a-z_-]+)(?:\.(?P<statistic>{'|'.join(STATISTICS)}))?(?::(?P<shape>.*))?"
+)
 _SHAPE = re.compile(r"\+?,?(\.\d{1,2})?[fge%]")
 
 
@@ -50,7 +53,7 @@ class Field:
             raise TypeError("the field has no figure yet")
         relative = self.source in ("error", "share", "published_error")
         default = ("+.2%" if self.source.endswith("error") else ".1%") if relative else f".{self.figure.decimals}f"
-        return format(value, self.shape or default)
+        return shaped(value, self.shape or default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,15 @@ class Template:
         return self.words[0] + "".join(parts)
 
 
+def shaped(value: float, shape: str) -> str:
+    """A number in a shape, with two significant digits at least: a document's fixed decimals are too few on faster hardware."""
+    text = format(value, shape)
+    decimals = re.search(r"\.(\d+)f$", shape)
+    if decimals is None or not value or abs(value) >= 10.0 ** (1 - int(decimals[1])):
+        return text
+    return format(value, f".{1 - math.floor(math.log10(abs(value)))}f")
+
+
 def template_of(text: str) -> Template:
     """Reads "{throughput:.2f} | {ms_per_token}" or, figures alone, "throughput | ms_per_token".
 
@@ -98,11 +110,9 @@ def template_of(text: str) -> Template:
 def _field(text: str) -> Field:
     match = _INNER.fullmatch(text)
     if match is None:
-        raise ValueError(f"{{{text}}} is not {{[source.]figure[.statistic][:shape]}}; statistics are {', '.join(STATISTICS)}")
-    source = match["source"] or "measured"
-    named = next((each for each in SOURCES if each == source), None)
-    if named is None:
-        raise ValueError(f"{source!r} is no source of a figure; the sources are {', '.join(SOURCES)}")
+        known = f"sources are {', '.join(SOURCES)}; statistics are {', '.join(STATISTICS)}"
+        raise ValueError(f"{{{text}}} is not {{[source.]figure[.statistic][:shape]}}; {known}")
+    named = next((each for each in SOURCES if each == match["source"]), SOURCES[0])
     shape = match["shape"]
     if shape is not None and not _SHAPE.fullmatch(shape):
         raise ValueError(f"the shape {shape!r} is not one such as .2f, ,.0f, +.1% or .3g")

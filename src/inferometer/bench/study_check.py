@@ -39,10 +39,11 @@ class StudyCheck:
         names: list[str] = []
         for index, part in enumerate(parts):
             names.append(self._part(part, ("part", index), fixed, names))
+        self._scales(document, {part["name"]: part for part in parts}, fixed)
+        columns = _column_names(document)
         for kind, read in (("table", table_of), ("plot", plot_of)):
             for index, values in enumerate(self._list_of_tables(document, kind, ())):
-                self._output((kind, index), values, read, names)
-        self._scales(document, {part["name"]: part for part in parts}, fixed)
+                self._output((kind, index), values, read, columns)
 
     def _part(self, part: Mapping[str, Any], path: tuple[str | int, ...], fixed: Settings, names: list[str]) -> str:
         self._keys(part, _PART, path)
@@ -123,17 +124,22 @@ class StudyCheck:
         path: tuple[str | int, ...],
         values: Mapping[str, Any],
         read: Callable[[Mapping[str, Any]], TableSpec | PlotSpec],
-        parts: Sequence[str],
+        columns: Mapping[str, Sequence[str]],
     ) -> None:
-        """A table or a plot."""
+        """A table or a plot; `columns` are those of each part at any scale."""
         try:
             made = read(values)
         except ValueError as error:
             words = str(error).removeprefix("table: ").removeprefix("plot: ")
             key = re.split(r"[^A-Za-z0-9_-]", words)[0]  # it begins with the key that is wrong
             self._fail((*path, key) if key in values else path, words)
-        if made.part not in parts:
-            self._fail((*path, "part"), f"{made.part} is no part of the study{did_you_mean(made.part, parts)}")
+        if made.part not in columns:
+            self._fail((*path, "part"), f"{made.part} is no part of the study{did_you_mean(made.part, columns)}")
+        known = columns[made.part]
+        stray = next((name for name in made.named_columns if name not in known), None)
+        if stray is not None:
+            key = next((key for key in ("ratio", "where", "columns") if stray in str(values.get(key, ""))), "columns")
+            self._fail((*path, key), f"{key}: part {made.part} has no column {stray!r}{did_you_mean(stray, known)}")
 
     def _scales(self, document: Mapping[str, Any], parts: Mapping[str, Mapping[str, Any]], fixed: Settings) -> None:
         for scale, change in self._table(document, "scale", ()).items():
@@ -221,3 +227,12 @@ class StudyCheck:
         place = "".join(f"[{key + 1}]" if isinstance(key, int) else f".{key}" for key in path).removeprefix(".")
         at = f", line {line}" if line is not None else ""
         raise UserError(f"{self._where}{at}: {place + ': ' if place else ''}{words}")
+
+
+def _column_names(document: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
+    """The columns of each part of a checked document, at the full scale and at others."""
+    found = {part["name"]: [column["name"] for column in part["columns"]] for part in document["part"]}
+    for change in document.get("scale", {}).values():
+        for name, part in change.get("parts", {}).items():
+            found[name] += [column["name"] for column in part.get("columns", ())]
+    return found

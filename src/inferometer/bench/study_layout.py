@@ -20,6 +20,9 @@ WORDS: Mapping[str, str] = MappingProxyType(
     {"oom": "oom", "error": "error", "timeout": "timeout", "skipped": "skipped", "missing": "", "unknown": "-"}
 )
 
+# What follows from two settings of a case, and may stand where a setting does: prompt and new tokens of a sequence.
+TOTAL_LENGTH = "total_length"
+
 Where = Mapping[str, tuple[Any, ...]]
 
 
@@ -27,13 +30,13 @@ Where = Mapping[str, tuple[Any, ...]]
 class PublishedSpec:
     """Where published figures are: the measured rows of these regimes that match a cell's case.
 
-    stack: the publication's; None for rows of the case's own stack and, unless dtype names another, its own type. place: words in the
-    row's source. admission, dtype and mode narrow the rows. Model, batch, lengths, groups, devices and weights' format must be the case's.
-    prompt_tokens: the length of the publication's prompts, where the study's own are of another.
+    stack: the publication's; None for rows of the case's own stack and, unless dtype names another, its own type. places: words of
+    which one is in a row's source. admission, dtype and mode narrow the rows. Model, batch, lengths, groups, devices and the format of
+    weights must be the case's. prompt_tokens: the length of the publication's prompts, where the study's own are of another.
     """
 
     regimes: tuple[str, ...]
-    place: str | None = None
+    places: tuple[str, ...] = ()
     stack: str | None = None
     admission: str | None = None
     dtype: str | None = None
@@ -56,8 +59,8 @@ class ColumnSpec:
     """A column of figures: those of the cases with `where` in their row, or with `ratio` one column's figure over another's.
 
     group: a heading over several columns. cell: None for the table's. stack: nothing is measured; the estimator's figures for that stack,
-    on the records' device. published_only: nothing is measured; the published figures. blocks: the labels of the blocks that have it,
-    none for all.
+    on the records' device. published_only: nothing is measured; the published figures. given: figures that the study's file holds, by the
+    value of the last row setting, from `source`. blocks: the labels of the blocks that have it, none for all.
     """
 
     heading: str
@@ -68,6 +71,8 @@ class ColumnSpec:
     stack: str | None = None
     published: PublishedSpec | None = None
     published_only: bool = False
+    given: Mapping[str, float] = field(default_factory=dict)
+    source: str | None = None
     blocks: tuple[str, ...] = ()
 
 
@@ -79,11 +84,20 @@ class BlockSpec:
     figure: Figure
 
 
+def _named_columns(where: Where, ratio: tuple[str, str] | None, columns: tuple[ColumnSpec, ...]) -> tuple[str, ...]:
+    """The study's columns that a table or a plot names, wherever it does."""
+    found = [*where.get("column", ()), *(ratio or ())]
+    for each in columns:
+        found += [*each.where.get("column", ()), *(each.ratio or ())]
+    return tuple(dict.fromkeys(str(name) for name in found))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSpec:
     """A table of one part's records.
 
-    section: a heading before the title. where: the only records that count. rows: the settings that tell rows apart. across: the setting
+    section: a heading before the title. where: the only records that count. each: settings of which every combination of values has a
+    table of its own; section, title and headings name them in braces. rows: the settings that tell rows apart. across: the setting
     whose every value is a column, named as `headings` says and with `ratio` one column's figure over another's; None where `columns`
     spells them out. cell: what stands in cells. blocks: the rows are repeated for each, under `label` or, with block_headings, each under
     headings of its own. words: what a cell says of a case without a figure. beside: the sources from which the table is repeated.
@@ -95,6 +109,7 @@ class TableSpec:
     kind: Kind = "grid"
     section: str | None = None
     where: Where = field(default_factory=dict)
+    each: tuple[str, ...] = ()
     rows: tuple[RowSpec, ...] = ()
     across: str | None = None
     headings: Mapping[str, str] = field(default_factory=dict)
@@ -110,15 +125,24 @@ class TableSpec:
     best: Best | None = None
     notes: tuple[str, ...] = ()
 
+    @property
+    def named_columns(self) -> tuple[str, ...]:
+        """The study's columns that the table names."""
+        return _named_columns(self.where, self.ratio, self.columns)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlotSpec:
-    """A plot of one part's records: one figure over `rows`, a colour a column. log: both axes of lines, the height of bars."""
+    """A plot of one part's records: one figure over `rows`, a colour a column; `each` as of a table.
+
+    log: both axes of lines, the height of bars.
+    """
 
     part: str
     title: str
     kind: PlotKind
     where: Where = field(default_factory=dict)
+    each: tuple[str, ...] = ()
     rows: tuple[RowSpec, ...]
     across: str | None = None
     headings: Mapping[str, str] = field(default_factory=dict)
@@ -126,3 +150,8 @@ class PlotSpec:
     columns: tuple[ColumnSpec, ...] = ()
     cell: Template
     log: bool = False
+
+    @property
+    def named_columns(self) -> tuple[str, ...]:
+        """The study's columns that the plot names."""
+        return _named_columns(self.where, self.ratio, self.columns)

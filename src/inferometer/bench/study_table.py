@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from types import MappingProxyType
@@ -11,6 +12,7 @@ from inferometer.bench.case import Case
 from inferometer.bench.study_cell import BESIDE, Template, template_of
 from inferometer.bench.study_figure import find_figure
 from inferometer.bench.study_layout import (
+    TOTAL_LENGTH,
     WORDS,
     Best,
     BlockSpec,
@@ -25,6 +27,8 @@ from inferometer.bench.study_layout import (
     Where,
 )
 from inferometer.errors import UserError
+from inferometer.estimate.measured import load_regimes
+from inferometer.estimate.stack import STACKS
 from inferometer.hardware.table import Table
 
 __all__ = ["PlotSpec", "TableSpec", "plot_of", "settings", "table_of"]
@@ -38,23 +42,25 @@ _STATISTICS = {"mean": "Average", "min": "Lowest", "max": "Highest", "p50": "p50
 _SHOWN = {"percentiles": tuple(_STATISTICS), "rates": ("mean", "min", "max")}
 _UNITS = {"percentiles": "ms", "rates": "tokens/secs"}
 
+_NAMES = re.compile(r"\{(\w+)\}")
+
 _Made = TypeVar("_Made")
 _Word = TypeVar("_Word", bound=str)
 
 
 def table_of(values: Mapping[str, Any]) -> TableSpec:
-    """The table that a `[[table]]` describes. Raises ValueError that names the key which is wrong."""
+    """The table that a `[[table]]` describes. Raises ValueError whose message begins with the key that is wrong."""
     return _read(values, "table", _table)
 
 
 def plot_of(values: Mapping[str, Any]) -> PlotSpec:
-    """The plot that a `[[plot]]` describes. Raises ValueError that names the key which is wrong."""
+    """The plot that a `[[plot]]` describes. Raises ValueError whose message begins with the key that is wrong."""
     return _read(values, "plot", _plot)
 
 
 def settings() -> tuple[str, ...]:
-    """Names that tell cases apart: those of a case, and the column that it belongs to."""
-    return (*(each.name for each in fields(Case)), "column")
+    """Names that tell cases apart: those of a case, the column that it belongs to, and its total length."""
+    return (*(each.name for each in fields(Case)), "column", TOTAL_LENGTH)
 
 
 def _read(values: Mapping[str, Any], name: str, make: Callable[[Table], _Made]) -> _Made:
@@ -65,8 +71,14 @@ def _read(values: Mapping[str, Any], name: str, make: Callable[[Table], _Made]) 
         made = make(table)
         table.finish()
     except UserError as error:
-        raise ValueError(str(error)) from None
+        raise ValueError(_from_its_key(str(error).removeprefix(f"{name}: "))) from None
     return made
+
+
+def _from_its_key(message: str) -> str:
+    """A message that begins with the key which is wrong, by which its line is found."""
+    unknown = re.fullmatch(r"unknown key '([^']*)'; (.*)", message)
+    return message if unknown is None else f"{unknown[1]} is unknown; {unknown[2]}"
 
 
 def _table(table: Table) -> TableSpec:
@@ -77,6 +89,7 @@ def _table(table: Table) -> TableSpec:
         "kind": kind,
         "section": _optional(table, "section"),
         "where": _where(table),
+        "each": _each(table),
         "notes": table.texts("notes"),
     }
     if kind in ("parameters", "launcher"):
@@ -102,6 +115,21 @@ def _table(table: Table) -> TableSpec:
     return made
 
 
+def _each(table: Table) -> tuple[str, ...]:
+    """Settings that split a table."""
+    each = tuple(_setting(table, "each", name) for name in table.texts("each"))
+    for key in ("section", "title"):
+        if table.has(key):
+            _check_names(table, key, table.text(key), each)
+    return each
+
+
+def _check_names(table: Table, key: str, text: str, each: tuple[str, ...]) -> None:
+    """Words above a table may name in braces only what it has one value of."""
+    if any(name not in each for name in _NAMES.findall(text)) or set("{}") & set(_NAMES.sub("", text)):
+        raise table.error(f"{key}: only settings of each, which are {list(each)}, stand in braces in {text!r}")
+
+
 def _phases(kind: str, shared: dict[str, Any]) -> TableSpec:
     """Phases by rows: the percentiles of each time, or its rates with their lowest and highest."""
     cells = {name: template_of(f"{{figure.{name}:.2f}} {_UNITS[kind]}") for name in _SHOWN[kind]}
@@ -125,6 +153,7 @@ def _plot(table: Table) -> PlotSpec:
         **_columns(table, ()),
         cell=cell,
         where=_where(table),
+        each=_each(table),
         log=_flag(table, "log"),
     )
     if made.kind == "lines" and len(made.rows) > 1:
@@ -149,6 +178,7 @@ def _columns(table: Table, blocks: tuple[str, ...]) -> dict[str, Any]:
     if headings or ratio:
         raise table.error(f"{'headings' if headings else 'ratio'} goes with columns along a setting")
     for column in made:
+        _check_names(table, "columns", column.heading, table.texts("each"))
         stray = [label for label in column.blocks if label not in blocks]
         if stray:
             raise table.error(f"columns: {column.heading!r}: blocks: {stray[0]!r} is no block's label")
@@ -166,11 +196,15 @@ def _column(table: Table) -> ColumnSpec:
         where=MappingProxyType(where),
         cell=_template(table),
         ratio=_pair(table) if table.has("ratio") else None,
-        stack=_optional(table, "stack"),
+        stack=_stack(table),
         published=_published(table),
         published_only=_flag(table, "published_only"),
+        given=_given(table),
+        source=_optional(table, "source"),
         blocks=table.texts("blocks"),
     )
+    if bool(made.given) != (made.source is not None):
+        raise table.error("given and source go together: figures, and where they are from")
     if made.published_only and made.published is None:
         raise table.error("published_only needs published, which says where the figures are")
     if made.ratio is not None and (made.stack is not None or name is not None):
@@ -215,11 +249,13 @@ def _published(table: Table) -> PublishedSpec | None:
         return None
     inner = table.table("published")
     regimes = inner.texts("regimes")
-    if not regimes:
-        raise inner.error("regimes must name at least one regime of measured rows")
-    narrowed = {key: _optional(inner, key) for key in ("place", "stack", "admission", "dtype", "mode")}
+    known = load_regimes()
+    stray = [name for name in regimes if name not in known]
+    if stray or not regimes:
+        raise inner.error(f"regimes must name some of {', '.join(known)}, not {stray or list(regimes)}")
+    narrowed = {"stack": _stack(inner), **{key: _optional(inner, key) for key in ("admission", "dtype", "mode")}}
     prompt_tokens = inner.count("prompt_tokens") if inner.has("prompt_tokens") else None
-    made = PublishedSpec(regimes=regimes, **narrowed, prompt_tokens=prompt_tokens)
+    made = PublishedSpec(regimes=regimes, places=inner.texts("places"), **narrowed, prompt_tokens=prompt_tokens)
     inner.finish()
     return made
 
@@ -276,6 +312,19 @@ def _by_name(table: Table, key: str) -> Mapping[str, str]:
         if not isinstance(inner.value(name), str):
             raise inner.error(f"{name} must be a string, not {inner.value(name)!r}")
     return MappingProxyType({name: inner.value(name) for name in inner.names()})
+
+
+def _stack(table: Table) -> str | None:
+    """The estimator's name of a stack; what find_stack says of an unknown one begins with a flag, which a file has not got."""
+    name = _optional(table, "stack")
+    if name is not None and name not in STACKS:
+        raise table.error(f"stack: {name!r} is unknown; the stacks are {', '.join(STACKS)}")
+    return name
+
+
+def _given(table: Table) -> Mapping[str, float]:
+    inner = table.table("given")
+    return MappingProxyType({name: inner.number(name) for name in inner.names()})
 
 
 def _heading(table: Table, default: str) -> str:

@@ -1,4 +1,4 @@
-"""What the cells of a table have to say beside their figures: numbered notes, each given once, and the publications they are from."""
+"""What the cells of a table have to say beside their figures: numbered notes, each given once, and where the figures are from."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ class Footnotes:
     """Collects what the cells of one table have to say beside their word.
 
     Texts that differ only in their numbers (each out-of-memory message has its own bytes) are one note, which shows the first.
+    published: the publications that figures are from. compared: whether some cell has a quotient in brackets.
     """
 
     _notes: dict[str, int] = field(default_factory=dict)
     _texts: list[str] = field(default_factory=list)
     _cells: list[list[str]] = field(default_factory=list)
     published: list[Published] = field(default_factory=list)
+    compared: bool = False
 
     def mark(self, word: str, text: str, cell: str) -> str:
         """The word with the number of its note; `cell` says where it stands."""

@@ -21,7 +21,7 @@ class Origin:
         """The origin of a record."""
         seen = record.environment
         device = record.device_name or record.device or "unknown device"
-        parts = [device if record.gpus <= 1 else f"{record.gpus} x {device}", *(seen[name] for name in ("cpu",) if seen.get(name))]
+        parts = [device, *(seen[name] for name in ("cpu",) if seen.get(name))]
         version, commit = seen.get("inferometer"), seen.get("revision")
         revision = " ".join(str(each) for each in (version, commit) if each) or None
         session = seen.get("session")
@@ -38,9 +38,14 @@ class Origin:
         return None
 
 
+def origins_of(records: Iterable[Record]) -> tuple[Origin, ...]:
+    """The origins of what was tried at all, in order; what was skipped was measured nowhere."""
+    return tuple(dict.fromkeys(Origin.of(record) for record in records if record.status != "skipped"))
+
+
 def mixture(records: Iterable[Record]) -> str | None:
-    """A sentence that names the machines, sessions and revisions among the records, None where there is one of each."""
-    origins = list(dict.fromkeys(Origin.of(record) for record in records))
+    """What is mixed: the machines, sessions and revisions among the records, None where there is one of each."""
+    origins = origins_of(records)
     kinds = {"machine": "machines", "session": "sessions", "revision": "revisions"}
     found = []
     for kind, plural in kinds.items():

@@ -9,11 +9,13 @@ from typing import Any
 
 from inferometer.bench.record import Record
 from inferometer.bench.study import Cell, Study
-from inferometer.bench.study_layout import Where
+from inferometer.bench.study_layout import TOTAL_LENGTH, Where
 
 
 def setting(record: Record, name: str) -> Any:
-    """What a record says of a setting of its case, sampling included; None where it is unset."""
+    """What a record says of a setting of its case, sampling included; None where it is unset. total_length: prompt and new tokens."""
+    if name == TOTAL_LENGTH:
+        return record.sequence_length + (record.decode_length or 0)
     return record.sampling[name] if name in record.sampling else getattr(record, name, None)
 
 

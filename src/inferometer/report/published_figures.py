@@ -19,7 +19,7 @@ from inferometer.model.presets import preset
 class Published:
     """What a publication measured of a case, what its own estimator said (None without one), and on what.
 
-    gpus: devices that worked on it.
+    gpus: devices that worked on it. notes: known defects of the figures.
     """
 
     measured: Quantities
@@ -27,6 +27,7 @@ class Published:
     device: str
     gpus: int
     sources: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     def alike(self, record: Record) -> bool:
         """Whether the record is of the same hardware, which is what makes a ratio of the two."""
@@ -44,7 +45,7 @@ def rows_of(spec: PublishedSpec) -> tuple[MeasuredRow, ...]:
     rows = (row for regime in spec.regimes for row in load_rows(regime))
     asked = {"stack": spec.stack, "admission": spec.admission, "dtype": spec.dtype, "mode": spec.mode}
     narrowed = (row for row in rows if all(value in (None, getattr(row, name)) for name, value in asked.items()))
-    return tuple(row for row in narrowed if spec.place is None or spec.place in row.source)
+    return tuple(row for row in narrowed if not spec.places or any(place in row.source for place in spec.places))
 
 
 def published(record: Record, spec: PublishedSpec, *, device: str | None = None) -> tuple[Published, ...]:
@@ -102,6 +103,7 @@ def _put_together(record: Record, rows: list[MeasuredRow]) -> Published:
         device=rows[0].device,
         gpus=rows[0].gpus,
         sources=tuple(dict.fromkeys(row.source for row in rows)),
+        notes=tuple(dict.fromkeys(row.note for row in rows if row.note is not None)),
     )
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from inferometer.bench.study_cell import Source, Template, template_of
 from inferometer.bench.study_layout import ColumnSpec, PlotSpec, TableSpec, Where
 from inferometer.hardware.catalogue import find_device
 from inferometer.report.part_records import PartRecords
 from inferometer.report.published_figures import rows_of
-from inferometer.report.table_words import row_label
+from inferometer.report.table_words import row_label, shown
 
 # What a publication says in the place of each source: its measurement, its own estimate, and how far the two are apart.
 PUBLISHED_SOURCES: Mapping[Source, Source] = MappingProxyType(
@@ -36,6 +36,26 @@ class Row:
         return ", ".join(f"{axis} {values[0]}" for axis, values in self.where.items())
 
 
+_Spec = TypeVar("_Spec", TableSpec, PlotSpec)
+
+
+def apart(spec: _Spec, records: PartRecords) -> tuple[_Spec, ...]:
+    """What a specification stands for: itself, or one for each combination of values that the records have in its `each`."""
+    if not spec.each:
+        return (spec,)
+    return tuple(_one_of(spec, dict(zip(spec.each, values, strict=True))) for values in records.where(spec.where).values(spec.each))
+
+
+def _one_of(spec: _Spec, values: Mapping[str, Any]) -> _Spec:
+    names = {name: shown(value) for name, value in values.items()}
+    where = {**spec.where, **{name: (value,) for name, value in values.items()}}
+    columns = tuple(replace(column, heading=column.heading.format_map(names)) for column in spec.columns)
+    made = replace(spec, each=(), where=where, title=spec.title.format_map(names), columns=columns)
+    if isinstance(made, TableSpec) and made.section is not None:
+        made = replace(made, section=made.section.format_map(names))
+    return made
+
+
 def columns_of(spec: TableSpec | PlotSpec, records: PartRecords, source: Source) -> tuple[ColumnSpec, ...]:
     """The columns in order, each with its cell, those along a setting spelled out; from another source only those that it can have."""
     found = spec.columns
@@ -54,7 +74,7 @@ def columns_of(spec: TableSpec | PlotSpec, records: PartRecords, source: Source)
 
 def _from(column: ColumnSpec, source: Source) -> ColumnSpec | None:
     """The column predicted or at its bound. A bound has no other stacks and no ratios: it is the hardware's."""
-    if column.cell is None or not column.cell.plain or column.published_only:
+    if column.cell is None or not column.cell.plain or column.published_only or column.given:
         return None
     if source == "bound" and (column.stack is not None or column.ratio is not None):
         return None
@@ -62,7 +82,11 @@ def _from(column: ColumnSpec, source: Source) -> ColumnSpec | None:
 
 
 def _published(column: ColumnSpec, publishes: bool) -> ColumnSpec | None:
-    if column.cell is None or any(each.statistic != "mean" or each.source not in PUBLISHED_SOURCES for each in column.cell.fields):
+    if (
+        column.cell is None
+        or column.given
+        or any(each.statistic != "mean" or each.source not in PUBLISHED_SOURCES for each in column.cell.fields)
+    ):
         return None
     if column.published is None and column.ratio is None and not publishes:
         return None
@@ -74,6 +98,8 @@ def heading_of(column: ColumnSpec) -> str:
     """What stands above the column: figures that were not measured here say so."""
     if column.stack is not None:
         return f"{column.heading} (predicted)"
+    if column.given:
+        return f"{column.heading} (published)"
     if column.published_only and column.published is not None:
         devices = dict.fromkeys(find_device(row.device).name for row in rows_of(column.published))
         return f"{column.heading} (published on {', '.join(devices)})"

@@ -46,16 +46,20 @@ class Entries:
         if column.cell is None:
             raise TypeError("a column whose cell is not resolved")
         cell = column.cell if block is None else column.cell.of(block.figure)
+        if column.given:
+            value = column.given.get(str(list(row.where.values())[-1][0]))
+            return Entry(self._word("missing")) if value is None else Entry(f"{value:g}", value)
         if column.ratio is not None:
             return self._ratio(row, column, column.ratio, cell)
         if column.stack is not None or column.published_only:
             return self._elsewhere(row, column, cell)
-        found = self._one({**row.where, **column.where}, f"{column.heading}, {row.name}" if column.heading else row.name)
+        name = ", ".join(each for each in (column.group, column.heading, row.name) if each)
+        found = self._one({**row.where, **column.where}, name)
         if isinstance(found, Entry):
             return found
         if self.source == "published":
-            return self._published(found, self._publication(found, column, row.device), cell)
-        return self._shown(found, cell, f"{column.heading}, {row.name}")
+            return self._published(found, self._publication(found, column, row.device), cell, name)
+        return self._shown(found, cell, name)
 
     @property
     def _measures(self) -> bool:
@@ -93,20 +97,27 @@ class Entries:
         reached, other = values.value(figure, "measured"), values.value(figure, self.source)
         if reached is None or not other:
             return ""
+        self.notes.compared = True
         if self.source == "predicted":
             return f" ({reached / other:.2f})"
         share, bound = values.value(figure, "share"), None if values.record is None else bounded(values.record)
         what = None if bound is None else limit(figure, bound)
-        return "" if share is None else f" ({share:.0%}, {what})" if what else f" ({share:.0%})"
+        if share is None:
+            return ""
+        shown = f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"
+        return f" ({shown}, {what})" if what else f" ({shown})"
 
-    def _published(self, record: Record, found: Published | None, cell: Template) -> Entry:
+    def _published(self, record: Record, found: Published | None, cell: Template, name: str) -> Entry:
         """A publication's figure; where it is of the same hardware, with what was measured here over it."""
         entry = _filled(CellValues(record, found), cell)
         if entry is None or found is None:
             return NOTHING
+        for note in found.notes:
+            entry = replace(entry, text=self.notes.mark(entry.text, note, name))
         reached = CellValues(record).value(_figure(cell), "measured")
         if not found.alike(record) or cell.fields[0].source != "published" or not reached or not entry.value:
             return entry
+        self.notes.compared = True
         return replace(entry, text=f"{entry.text} ({reached / entry.value:.2f})")
 
     def _elsewhere(self, row: Row, column: ColumnSpec, cell: Template) -> Entry:

@@ -72,5 +72,7 @@ def _headed(spec: TableSpec, columns: Sequence[ColumnSpec], rows: Sequence[Row],
 def _marked(filled: _Filled, highest: bool) -> _Filled:
     values = [entry.value for line in filled.lines for entry in line if entry.value is not None]
     best = (max if highest else min)(values, default=None)
-    lines = (tuple(replace(e, text=bold(e.text)) if best is not None and e.value == best else e for e in line) for line in filled.lines)
+    if best is None or values.count(best) > 1:
+        return filled
+    lines = (tuple(replace(e, text=bold(e.text)) if e.value == best else e for e in line) for line in filled.lines)
     return _Filled(filled.block, tuple(lines))

@@ -13,14 +13,16 @@ from inferometer.bench.study_table import table_of
 from inferometer.report.document_notes import notes_on
 from inferometer.report.footnotes import Footnotes
 from inferometer.report.launcher_arguments import launcher_arguments
-from inferometer.report.origin import Origin, mixture
+from inferometer.report.origin import Origin, mixture, origins_of
 from inferometer.report.part_records import PartRecords
 from inferometer.report.parts import Bullets, Format, Grid, Heading, Image, Paragraph, Part, joined, written
-from inferometer.report.published_figures import Published
+from inferometer.report.study_columns import apart
 from inferometer.report.study_grid import grid_of
 from inferometer.report.tables import parameter_rows
 
 _SECTION, _TITLE, _SMALL = 2, 3, 4
+# Documents that are not Markdown.
+_RESTRUCTURED = ("001",)
 
 
 def document(study: Study, records: Iterable[Record], *, format: Format = "md", images: Mapping[str, str] | None = None) -> str:  # noqa: A002
@@ -30,18 +32,18 @@ def document(study: Study, records: Iterable[Record], *, format: Format = "md", 
     describes wrongly, naming the key.
     """
     mine = [record for record in records if record.study in (None, study.name)]
-    specs = [table_of(values) for values in study.tables]
     parts: list[Part] = [Heading(1, study.title), *_card(study, mine)]
-    empty, section = [], None
-    for spec in specs:
-        made = _table(study, spec, PartRecords.of(study, spec.part, mine))
-        if not made:
+    empty: list[str] = []
+    found: dict[str | None, dict[str, list[Part]]] = {}
+    for spec in (table_of(values) for values in study.tables):
+        part = PartRecords.of(study, spec.part, mine)
+        each = [one for one in apart(spec, part) if _add(found, one, _table(study, one, part))]
+        if not each:
             empty.append(spec.title if spec.section is None else f"{spec.section}, {spec.title}")
-            continue
-        if spec.section is not None and spec.section != section:
-            parts.append(Heading(_SECTION, spec.section))
-        section = spec.section or section
-        parts += [Heading(_TITLE, spec.title), *made]
+    for section, titles in found.items():
+        parts += [] if section is None else [Heading(_SECTION, section)]
+        for title, made in titles.items():
+            parts += [Heading(_TITLE, title), *made]
     if empty:
         parts += [Heading(_SECTION, "Tables without records"), Bullets(tuple(empty))]
     if images:
@@ -52,6 +54,18 @@ def document(study: Study, records: Iterable[Record], *, format: Format = "md", 
     return written(parts, format)
 
 
+def document_format(study: Study) -> Format:
+    """What the document that the study reproduces is written in; Markdown for a study of no document."""
+    return "rst" if study.document in _RESTRUCTURED else "md"
+
+
+def _add(found: dict[str | None, dict[str, list[Part]]], spec: TableSpec, made: Sequence[Part]) -> bool:
+    """Puts a table under its headings, tables of the same ones together; whether there was anything to put."""
+    if made:
+        found.setdefault(spec.section, {}).setdefault(spec.title, []).extend(made)
+    return bool(made)
+
+
 def _card(study: Study, records: Sequence[Record]) -> list[Part]:
     """What the study is, what it takes, and what there is of it."""
     lines = []
@@ -59,16 +73,17 @@ def _card(study: Study, records: Sequence[Record]) -> list[Part]:
         lines.append(f"Reproduces the tables of document {study.document}.")
     if study.gpu_minutes is not None:
         lines.append(f"Takes about {study.gpu_minutes:g} GPU minutes on one H100 of 80 GB.")
+    models = list(dict.fromkeys(record.model for record in records))
+    lines += [f"Ran: {joined(models)}."] if models else []
     counts = Counter(record.status for record in records)
     lines.append("Cases: " + (", ".join(f"{count} {status}" for status, count in counts.most_common()) or "none yet") + ".")
-    origins = dict.fromkeys(Origin.of(record) for record in records)
-    lines += ["Measured on " + ", ".join(each for each in (origin.machine, _named(origin)) if each) + "." for origin in origins]
+    lines += [f"Measured on {', '.join(each for each in (one.machine, _named(one)) if each)}." for one in origins_of(records)]
     mixed = mixture(records)
     if mixed is not None:
         lines.append(f"This study {mixed}.")
     lines.append(
-        "Predictions are the estimator's, made before each case ran; bounds are the least time in which the device can do the work. "
-        "Every table that follows stands once as measured, then from each of these."
+        "Every table stands once as measured, then as the estimator predicts it, at the least time in which the device could do the "
+        "work, and as it was published, as far as each is known."
     )
     return [*([] if study.summary is None else [Paragraph(study.summary)]), Bullets(tuple(lines))]
 
@@ -97,7 +112,8 @@ def _table(study: Study, spec: TableSpec, part: PartRecords) -> list[Part]:
         said = Footnotes()
         beside = grid_of(spec, records, BESIDE[name], said)
         if beside is not None:
-            made += [Paragraph(_caption(records.records, BESIDE[name], said.published)), beside]
+            made += [Paragraph(_caption(records.records, BESIDE[name], said)), beside]
+            made += [Bullets(said.lines())] if said.lines() else []
     return made
 
 
@@ -106,18 +122,25 @@ def _notes(spec: TableSpec, notes: Footnotes, mixed: str | None) -> list[Part]:
     return [Bullets(lines)] if lines else []
 
 
-def _caption(records: Sequence[Record], source: Source, publications: Sequence[Published]) -> str:
-    """What a repeated table shows; `publications` are those that it has figures from."""
+def _caption(records: Sequence[Record], source: Source, said: Footnotes) -> str:
+    """What a repeated table shows; `said` is what its cells told."""
     if source == "predicted":
-        return "Predicted for the same device. In brackets: measured over predicted."
+        return "Predicted for the same device." + " In brackets: measured over predicted." * said.compared
     if source == "bound":
         basis = sorted({record.bound.basis for record in records if record.bound is not None and record.bound.basis})
         limits = f" ({joined(basis)} limits)" if basis else ""
-        return f"The least that this device needs{limits}. In brackets: the share of it that was reached, and what binds."
-    where = joined(list(dict.fromkeys(each.where for each in publications)))
-    alike = any(each.alike(record) for each in publications for record in records)
-    rest = (
-        "the same hardware. In brackets: measured here over published." if alike else "not the hardware of this run, so no ratio is formed."
-    )
-    sources = joined(list(dict.fromkeys(source for each in publications for source in each.sources)))
-    return f"Published on {where}: {rest} From {sources}."
+        reached = " In brackets: the share of it that was reached, and what binds." * said.compared
+        return f"The least that this device needs{limits}.{reached}"
+    where = joined(list(dict.fromkeys(each.where for each in said.published)))
+    sources = list(dict.fromkeys(text for each in said.published for text in each.sources))
+    common = sources[0] if len(sources) == 1 else _common(sources)
+    alike = " In brackets: measured here over published, on the same hardware." * said.compared
+    apart = "" if said.compared else " That is not the hardware of this run, so no ratio is formed."
+    return f"Published on {where}: {common}.{alike or apart}"
+
+
+def _common(sources: Sequence[str]) -> str:
+    """What comes before the first comma at which sources differ."""
+    pieces = zip(*(text.split(", ") for text in sources), strict=False)
+    alike = [first for first, *others in pieces if all(other == first for other in others)]
+    return ", ".join(alike) or joined(sources)

@@ -28,7 +28,7 @@ def model_fact(model: str, fact: str) -> str:
         return "-"
     spec = known.spec()
     if fact != "parameters":
-        return str(getattr(spec, fact))
+        return str(spec.layers if fact == "layers" else spec.hidden)
     count = parameter_count(spec)
     for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if count >= size:
