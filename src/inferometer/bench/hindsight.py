@@ -11,6 +11,7 @@ from inferometer.bench.record import Record
 from inferometer.errors import UserError
 from inferometer.estimate.deviation import Deviation
 from inferometer.estimate.estimate import Estimate, estimate
+from inferometer.estimate.request import Request, resolve
 from inferometer.model.description import ModelDescription, describe
 from inferometer.model.presets import preset
 from inferometer.model.spec import ModelSpec
@@ -80,6 +81,18 @@ def _measured(record: Record) -> Iterator[tuple[str, float]]:
 
 
 def _estimate(record: Record) -> Estimate:
+    model, options = _asked(record)
+    return estimate(model, record.device or "", **options)
+
+
+def request_of(record: Record) -> Request:
+    """A record's case as the estimator takes it, to be priced in part. Raises UserError, saying why, for one that it cannot price."""
+    model, options = _asked(record)
+    unset = dict.fromkeys(("gpus", "admission", "group_size", "offload", "mixed_tokens"))
+    return resolve(model, record.device or "", **{"link": None, "parallel": "tensor", "calibration": "auto", **unset, **options})
+
+
+def _asked(record: Record) -> tuple[ModelSpec | ModelDescription, dict[str, Any]]:
     if record.device is None:
         raise UserError(f"the catalogue has no {record.device_name or 'such device'}")
     if record.backend not in _STACKS:
@@ -87,21 +100,19 @@ def _estimate(record: Record) -> Estimate:
     if record.admission is not None:
         raise UserError(f"admission {record.admission} is not estimated as a batch")
     options: dict[str, Any] = {} if record.link is None else {"link": record.link}
-    return estimate(
-        _model(record.model),
-        record.device,
-        batch_size=record.batch_size,
-        sequence_length=record.sequence_length,
-        decode_length=record.decode_length,
-        dtype=record.dtype,
-        quantize=record.quantize,
-        kv_dtype=record.kv_dtype or "auto",
-        tensor_parallel=record.tensor_parallel,
-        stack=_STACKS[record.backend],
-        forward_only=record.forward_only,
-        loss=record.loss,
+    return _model(record.model), {
+        "batch_size": record.batch_size,
+        "sequence_length": record.sequence_length,
+        "decode_length": record.decode_length,
+        "dtype": record.dtype,
+        "quantize": record.quantize,
+        "kv_dtype": record.kv_dtype or "auto",
+        "tensor_parallel": record.tensor_parallel,
+        "stack": _STACKS[record.backend],
+        "forward_only": record.forward_only,
+        "loss": record.loss,
         **options,
-    )
+    }
 
 
 def _model(name: str) -> ModelSpec | ModelDescription:
