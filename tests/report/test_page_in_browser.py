@@ -42,6 +42,8 @@ def point(browser: Browser, selector: str, place: int = 0) -> dict[str, Any]:
     """Moves the pointer to an element, in view, and says where that is."""
     find_it = f"document.querySelectorAll({selector!r})[{place}]"
     browser.run(f"{find_it}.scrollIntoView({{block: 'center', behavior: 'instant'}})")
+    # The scrolling is told at the next frame, and hides what the pointer showed.
+    browser.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     box: dict[str, Any] = browser.run(f"JSON.parse(JSON.stringify({find_it}.getBoundingClientRect()))")
     browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=box["x"] + box["width"] / 2, y=box["y"] + box["height"] / 2)
     return box

@@ -17,6 +17,7 @@ from sweep_records import ENVIRONMENT, case, study, sweep
 
 from inferometer.bench.record import Bound, PeakMemory, Predicted, Record
 from inferometer.report.page import page
+from inferometer.report.parts import Bullets, Code, Grid, Heading, Image, Paragraph
 
 SECTIONS = ("batch", "roofline", "prediction", "memory", "context", "energy", "table", "environment", "failures")
 VOID = {"meta", "link", "input", "br"}
@@ -102,7 +103,7 @@ def test_the_memory_of_cases_stands_beside_what_the_device_has(whole: str) -> No
 def test_figures_have_tables_and_predictions_their_errors(whole: str) -> None:
     found = Document(whole)
     assert found.count("details") >= 8
-    assert re.search(r"mean error \d+\.\d %, worst \d+ %", found.text["prediction"])
+    assert re.search(r"mean error \d+\.\d\u00a0%, worst \d+\u00a0%", found.text["prediction"])
     assert "expected " in found.text["prediction"]
 
 
@@ -217,6 +218,30 @@ def test_a_mixture_is_told_at_the_top() -> None:
     other = [replace(record, device_name="NVIDIA H100 NVL") for record in sweep(batches=(1, 2))]
     text = page([*sweep(batches=(1, 2)), *other], title="t")
     assert "From 2 machines: NVIDIA H100 80GB HBM3" in Document(text).text[""]
+
+
+def test_a_studys_tables_stand_first_with_their_headings_and_notes() -> None:
+    rows = (("1", "63.4 | **15.8**", "**12.0**"), ("2", "oom", "<i>"))
+    parts = [
+        Heading(1, "A study"),
+        Paragraph("What it is & why."),
+        Heading(2, "Throughput"),
+        Grid(("batch", "hf", "hf"), rows),
+        Bullets(("a note",)),
+        Code("inferometer study run x"),
+        Image("plot.svg", "a plot"),
+    ]
+    text = page(sweep(batches=(1, 2)), title="A study", study=parts)
+    found = Document(text)
+    assert [a["id"] for tag, a in found.elements if tag == "section"][:3] == ["columns", "study", "batch"]
+    assert found.count("h1") == 1
+    said = found.text["study"]
+    for words in ("What it is & why.", "Throughput", "63.4 | **15.8**", "12.0", "<i>", "a note", "inferometer study run x"):
+        assert words in said
+    assert "<th scope=col colspan=2>hf" in text
+    assert "<b>12.0</b>" in text
+    assert "plot.svg" not in text
+    assert "study" not in [a["id"] for tag, a in Document(page(sweep(batches=(1,)), title="t")).elements if tag == "section"]
 
 
 def test_nothing_is_no_page() -> None:

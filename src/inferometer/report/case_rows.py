@@ -8,8 +8,8 @@ from typing import Final
 from inferometer.bench.record import Record
 from inferometer.bench.statistics import Summary
 from inferometer.report.columns import Columns, length
+from inferometer.report.expectation import FIGURES, error
 from inferometer.report.phases import DECODE, FORWARD, PREFILL, WHOLE, main_phase, ms, short
-from inferometer.report.prediction_figures import FIGURES, error
 
 CASE_HEADER: Final = (
     "Column",

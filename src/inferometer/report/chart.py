@@ -6,7 +6,7 @@ Colours come from the page's style, so that a column has one colour in all chart
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,7 +20,7 @@ _HEIGHT = 196.0
 _ROW = 14.0
 # Pixels that a character takes at most, on average, in the font of the charts.
 _CHARACTER = 6.6
-_LONGEST = 16
+_LONGEST = 18
 _MOST_TICKS, _MOST_HINTS = 40, 24
 # Of a line with more points, not every one has a mark.
 MOST_MARKS = 120
@@ -92,13 +92,14 @@ class Chart:
         rows = list(dict.fromkeys(failure.colour for failure in self.failures))
         strip = _ROW * len(rows)
         named = [line for line in self.lines if line.labelled and line.points]
-        right = 12.0 + max((_CHARACTER * min(len(line.name), _LONGEST) for line in named), default=0.0)
+        names = told_apart([line.name for line in named])
+        right = 12.0 + max((_CHARACTER * min(len(name), _LONGEST) for name in names), default=0.0)
         panel = Panel(left=_LEFT, top=_TOP + strip, width=WIDTH - _LEFT - right, height=_HEIGHT, across=self.across, up=self.up)
         height = panel.top + panel.height + _BOTTOM
         parts = [*frame(panel, self.ticks), *self._ground(panel)]
         parts += [_failed(panel, self.failures, colour, place) for place, colour in enumerate(rows)]
         parts += [_line(panel, line) for line in sorted(self.lines, key=lambda line: not line.faint)]
-        parts += _ends(panel, named)
+        parts += _ends(panel, dict(zip(names, named, strict=True)))
         return image(self.title, height, parts)
 
     def _ground(self, panel: Panel) -> list[str]:
@@ -127,7 +128,7 @@ def frame(panel: Panel, ticks: Sequence[float] = (), *, names: Sequence[str] = (
     shown, edge = [], -math.inf
     for x, said in places:
         half = _CHARACTER * len(said) / 2
-        if x - half > edge + 4:
+        if x - half > edge + 7:
             shown.append((x, said))
             edge = x + half
     # Ticks between the named ones, unless they are so many that they would be a bar.
@@ -224,18 +225,26 @@ def _failed(panel: Panel, failures: Sequence[Failure], colour: int, place: int) 
     return grouped(colour, mine[0].name, "".join(parts))
 
 
-def _ends(panel: Panel, lines: Sequence[Line]) -> list[str]:
+def told_apart(names: Sequence[str]) -> list[str]:
+    """Names without what they all end in: of columns on one device of several, the device."""
+    endings = {name.rpartition(", ")[2] for name in names if ", " in name}
+    if len(endings) != 1 or len(set(names)) != len(names) or not all(", " in name for name in names):
+        return list(names)
+    return [name.rpartition(", ")[0] for name in names]
+
+
+def _ends(panel: Panel, lines: Mapping[str, Line]) -> list[str]:
     """Names at the right, each as near to its line's last mark as the others let it; none where there are too many for the height."""
     if not lines or len(lines) * _ROW > panel.height + _ROW:
         return []
     edge = panel.left + panel.width
-    wanted = sorted(((panel.y(line.points[-1].y), line) for line in lines), key=lambda each: each[0])
-    heights = spread([y for y, _ in wanted], gap=_ROW, low=panel.top + 4, high=panel.top + panel.height)
+    wanted = sorted(((panel.y(line.points[-1].y), name, line) for name, line in lines.items()), key=lambda each: each[0])
+    heights = spread([y for y, _, _ in wanted], gap=_ROW, low=panel.top + 4, high=panel.top + panel.height)
     parts = []
-    for (y, line), height in zip(wanted, heights, strict=True):
+    for (y, name, line), height in zip(wanted, heights, strict=True):
         x = panel.x(line.points[-1].x)
         lead = path([(x + 5, y), (edge, y)], "lead") if edge - x > 12 else ""
-        named = words(edge + 6, height + 4, shortened(line.name), kind="n")
+        named = words(edge + 6, height + 4, shortened(name), kind="n")
         parts.append(f'<g class="{colour_class(line.colour)}">{lead}{named}</g>')
     return parts
 

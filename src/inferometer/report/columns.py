@@ -128,6 +128,28 @@ def workload_name(record: Record, apart: Sequence[str]) -> str:
     return ", ".join(words)
 
 
+def effort(records: Sequence[Record]) -> str:
+    """How these records were measured, where all of them were alike: runs, warm-ups, weights, sampling, the check before."""
+    words = []
+    runs, warmups = ({getattr(record, name) for record in records} for name in ("runs", "warmups"))
+    if len(runs) == 1:
+        words.append(_counted(runs.pop(), "run") + (f" after {_counted(warmups.pop(), 'warm-up')}" if len(warmups) == 1 else ""))
+    weights = {record.weights for record in records}
+    if weights == {"dummy"}:
+        words.append("dummy weights")
+    if any(record.decode_length is not None for record in records):
+        sampled = {name for record in records for name, value in record.sampling.items() if value not in (None, False)}
+        words.append(f"sampling with {', '.join(sorted(sampled)).replace('_', ' ')}" if sampled else "greedy")
+    checked = sum(record.checked is not None and record.checked.passed for record in records)
+    if checked:
+        words.append(f"{checked} of {len(records)} checked before they were timed")
+    return "; ".join(words)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def _apart(records: Sequence[Record], columns: Columns) -> tuple[str, ...]:
     """The settings that tell workloads apart: what a workload is, and what else differs within a column. A column has one of the rest."""
     values: dict[tuple[str, str], set[Any]] = {}

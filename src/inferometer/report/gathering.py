@@ -114,16 +114,20 @@ def mixture(records: Sequence[Record]) -> list[str]:
         said.append(
             f"From {len(machines)} machines: {listed}. Where their figures stand side by side, the machine is part of the difference."
         )
-    for name in _VERSIONS:
-        versions = Counter(str(record.environment[name]) for record in records if record.environment.get(name) is not None)
-        if len(versions) > 1:
-            listed = ", ".join(f"{version} ({_count(count, 'case')})" for version, count in versions.items())
-            said.append(f"Measured with different versions of {name}: {listed}.")
+    versions = [f"{name} {found}" for name in _VERSIONS if (found := _versions(records, name))]
+    if versions:
+        said.append(f"Measured with different versions: {'; '.join(versions)}.")
     sittings = _sittings(records)
     if len(sittings) > 1:
         days = ", ".join(f"{start} ({_count(count, 'case')})" for start, count in sittings)
         said.append(f"Measured in {len(sittings)} sittings, from: {days}. What drifted between them is part of the difference.")
     return said
+
+
+def _versions(records: Sequence[Record], name: str) -> str:
+    """The versions of one thing and how many cases have each, "" where they are alike."""
+    found = Counter(str(record.environment[name]) for record in records if record.environment.get(name) is not None)
+    return ", ".join(f"{version} ({_count(count, 'case')})" for version, count in found.items()) if len(found) > 1 else ""
 
 
 def _machine(record: Record) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from inferometer.bench.record import Record
 from inferometer.report.case_table import cases_section, columns_table, environment_section, failures_section
@@ -12,8 +11,10 @@ from inferometer.report.context_figures import context_section
 from inferometer.report.energy_figures import energy_section
 from inferometer.report.gathering import mixture
 from inferometer.report.html import escaped
+from inferometer.report.html_parts import html_of
 from inferometer.report.memory_figures import memory_section
 from inferometer.report.outlooks import Outlooks
+from inferometer.report.parts import Heading, Part
 from inferometer.report.prediction_figures import prediction_section
 from inferometer.report.roofline_figures import roofline_section
 from inferometer.report.section import Detail, Section
@@ -22,8 +23,8 @@ from inferometer.report.summary import about, again
 from inferometer.report.sweep_figures import batch_section
 
 
-def page(records: Sequence[Record], *, title: str, study: Any = None, remarks: Sequence[str] = ()) -> str:
-    """One self-contained HTML document about records; study: the one that made them, whose tables it shows first.
+def page(records: Sequence[Record], *, title: str, study: Sequence[Part] | None = None, remarks: Sequence[str] = ()) -> str:
+    """One self-contained HTML document about records; study: the parts of the study's own document, whose tables then stand first.
 
     remarks: sentences to stand at the top. What names of models and failed cases say is shown as text, whatever it holds.
     Raises ValueError for no records.
@@ -34,7 +35,7 @@ def page(records: Sequence[Record], *, title: str, study: Any = None, remarks: S
     workloads, outlooks = sweeps(records, columns), Outlooks.of(records)
     latest = [record for sweep in workloads for record in sweep.records]
     sections = [
-        *_study(study, records),
+        *([] if study is None else [_study(study, title)]),
         batch_section(workloads, columns, detail),
         roofline_section(workloads, columns, outlooks, detail),
         prediction_section(latest, columns, detail),
@@ -49,8 +50,10 @@ def page(records: Sequence[Record], *, title: str, study: Any = None, remarks: S
     return document(title, _summary(records, columns, said), sections)
 
 
-def _study(study: Any, records: Sequence[Record]) -> list[Section]:
-    return []
+def _study(parts: Sequence[Part], title: str) -> Section:
+    """A study's document without its title, which the page has."""
+    kept = [part for part in parts if not (isinstance(part, Heading) and part.level == 1)]
+    return Section(slug="study", title="The study's tables", content=html_of(kept, name=title), missing="the study asks for none.")
 
 
 def _summary(records: Sequence[Record], columns: Columns, remarks: Sequence[str]) -> str:

@@ -121,8 +121,11 @@ def bold(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Words of others (a driver's message, a path) on one line, with nothing in them that Markdown would read as mark-up or HTML."""
-    return re.sub(r"([\\`*_\[\]<])", r"\\\1", " ".join(text.split()))
+    """Words of others (a driver's message, a path) on one line, with nothing in them that Markdown would read as mark-up or HTML.
+
+    An underscore within a word and a bracket that no link follows mean themselves.
+    """
+    return re.sub(r"([\\`*<]|(?<!\w)_|_(?!\w)|\](?=[(\[:]))", r"\\\1", " ".join(text.split()))
 
 
 def joined(words: Sequence[str]) -> str:

@@ -63,7 +63,7 @@ def phases(records: Iterable[Record]) -> tuple[PhaseNames, ...]:
     """The phases that these records timed. The whole run counts where some of them timed nothing else."""
     kept = [record for record in records if record.status == "ok"]
     timed = [phase for phase in PHASES[:3] if any(phase.summary(record) is not None for record in kept)]
-    mixed = any(record.prefill_ms is None and record.forward_ms is None for record in kept)
+    mixed = any(record.total_ms is not None and record.prefill_ms is None for record in kept)
     return (*timed, *([WHOLE] if mixed else []))
 
 

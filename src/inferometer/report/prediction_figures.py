@@ -3,67 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
 
 from inferometer.bench.record import Record
 from inferometer.estimate.deviation import Deviation
 from inferometer.report.chart import Chart, Line, Point, scale
 from inferometer.report.columns import Columns, length
+from inferometer.report.expectation import FIGURES, Figure, error, interval, measured, predicted
 from inferometer.report.html import table
 from inferometer.report.phases import short
 from inferometer.report.section import Detail, Section, figure, figures
 
 _SLUG, _TITLE = "prediction", "Prediction against measurement"
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A figure that is both measured and predicted; size: of its unit in the record's."""
-
-    name: str
-    title: str
-    unit: str
-    size: float = 1.0
-
-
-FIGURES: Final = (
-    Figure("decode_token_ms", "Decode, ms a step", "ms"),
-    Figure("prefill_ms", "Prefill", "ms"),
-    Figure("forward_ms", "Forward", "ms"),
-    Figure("peak_memory_bytes", "Peak memory", "GiB", float(1 << 30)),
-    Figure("j_per_token", "Energy", "J/token"),
-)
-
-
-def measured(record: Record, figure: Figure) -> float | None:
-    """What came, in the figure's unit: the median of a time."""
-    if figure.name == "peak_memory_bytes":
-        found = record.peak_memory_bytes.allocated
-    elif figure.name == "j_per_token":
-        found = (record.energy or {}).get("j_per_token")
-    else:
-        summary = getattr(record, figure.name)
-        found = None if summary is None else summary.p50
-    return None if not found else float(found) / figure.size
-
-
-def predicted(record: Record, figure: Figure) -> float | None:
-    """What was expected, in the figure's unit."""
-    found = None if record.predicted is None else getattr(record.predicted, figure.name)
-    return None if not found else float(found) / figure.size
-
-
-def interval(record: Record, figure: Figure) -> tuple[float, float] | None:
-    """Between which values it was expected."""
-    ends = None if record.predicted is None else (record.predicted.interval or {}).get(figure.name)
-    return None if ends is None else (ends[0] / figure.size, ends[1] / figure.size)
-
-
-def error(record: Record, figure: Figure) -> float | None:
-    """Predicted over measured, less 1; None without both."""
-    came, said = measured(record, figure), predicted(record, figure)
-    return None if came is None or said is None else said / came - 1
 
 
 def prediction_section(records: Sequence[Record], columns: Columns, detail: Detail) -> Section:
@@ -95,7 +45,7 @@ def _chart(each: Figure, records: Sequence[Record], columns: Columns, detail: De
     log = max(both) > 4 * min(both)
     across, up = scale(f"measured ({each.unit})", xs, log=log), scale(f"predicted ({each.unit})", ys, log=log)
     found = Deviation.of([(record.case_id, measured(record, each) or 0.0, predicted(record, each) or 0.0) for record in shown])
-    note = f"mean error {100 * found.mean:.1f} %, worst {100 * found.worst:.0f} %"
+    note = f"mean error {100 * found.mean:.1f}\u00a0%, worst {100 * found.worst:.0f}\u00a0%"
     chart = Chart(title=f"{each.title}: predicted against measured", across=across, up=up, lines=tuple(lines), diagonal=True)
     return figure(each.title, chart.svg(), note=note)
 

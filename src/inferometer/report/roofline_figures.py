@@ -73,7 +73,8 @@ def _roof(limits: Limits, dtype: str, xs: Sequence[float], ys: Sequence[float]) 
     flop_s, bytes_s = limits.matmul_flop_s(dtype), limits.memory_bytes_s
     ridge = flop_s / bytes_s
     across = scale("FLOP/byte", [*xs, ridge / 4, ridge * 4], log=True)
-    up = scale("FLOP/s", [*ys, flop_s], log=True)
+    # As much of the slope as shows that it is one, even where every case is far to the right.
+    up = scale("FLOP/s", [*ys, flop_s, flop_s / 30], log=True)
     corners = sorted({max(across.low, up.low / bytes_s), ridge, across.high})
     hint = f"{_amount(bytes_s)}B/s, then {_amount(flop_s)}FLOP/s ({limits.basis})"
     roof = (Curve(hint=hint, points=tuple((x, min(flop_s, bytes_s * x)) for x in corners)),)

@@ -31,8 +31,8 @@ def grid_table(head: Sequence[tuple[str, int]], rows: Sequence[Sequence[str]]) -
 
 
 def escaped(text: str) -> str:
-    """Words of others on one line, with nothing in them that would be read as mark-up."""
-    return re.sub(r"([\\`*_|])", r"\\\1", " ".join(text.split()))
+    """Words of others on one line, with nothing in them that would be read as mark-up; an underscore within a word is none."""
+    return re.sub(r"([\\`*|]|(?<!\w)_|_(?!\w))", r"\\\1", " ".join(text.split()))
 
 
 def _cell(text: str) -> str:
@@ -44,7 +44,7 @@ def _cell(text: str) -> str:
 
 def _inner(text: str) -> str:
     # "-" and "+" alone would begin a list.
-    return "\\" + text if text in ("-", "+", "*") else re.sub(r"([\\`*_])", r"\\\1", text)
+    return "\\" + text if text in ("-", "+", "*") else re.sub(r"([\\`*]|(?<!\w)_|_(?!\w))", r"\\\1", text)
 
 
 def _room(headings: Sequence[tuple[str, int]], widths: Sequence[int]) -> list[int]:

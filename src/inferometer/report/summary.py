@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from inferometer.bench.record import Record
 from inferometer.report.case_rows import CASE_HEADER, COLUMN_HEADER, case_cells, column_cells
-from inferometer.report.columns import Columns, Sweep, repeated, sweeps
+from inferometer.report.columns import Columns, Sweep, effort, repeated, sweeps
 from inferometer.report.gathering import mixture
 from inferometer.report.parts import Bullets, Grid, Heading, Paragraph, Part
 from inferometer.report.phases import phases
@@ -33,7 +33,7 @@ def summary_parts(records: Sequence[Record], *, title: str, remarks: Sequence[st
         parts.append(Bullets(tuple(said)))
     parts += [Heading(2, "Columns"), Grid(COLUMN_HEADER, tuple(column_cells(records, columns)))]
     for sweep in sweeps(records, columns):
-        parts += [Heading(2, sweep.name), *_workload(sweep, columns)]
+        parts += [Heading(2, sweep.name), Paragraph(f"{effort(sweep.records).capitalize()}."), *_workload(sweep, columns)]
     failed = [record for record in records if record.status != "ok"]
     if failed:
         lines = tuple(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from inferometer.bench.record import Record
 from inferometer.report.chart import MOST_MARKS, Chart, Failure, Line, Point, scale, steps
-from inferometer.report.columns import Columns, Sweep
+from inferometer.report.columns import Columns, Sweep, effort
 from inferometer.report.html import escaped, table
 from inferometer.report.phases import PhaseNames, ms, phases, short
 from inferometer.report.section import Detail, Section, figure, figures
@@ -33,7 +33,7 @@ def batch_section(sweeps: Sequence[Sweep], columns: Columns, detail: Detail) -> 
 
 
 def _workload(sweep: Sweep, columns: Columns, detail: Detail) -> str:
-    parts = [f"<h3>{escaped(sweep.name)}</h3>"]
+    parts = [f"<h3>{escaped(sweep.name)} <small>{escaped(effort(sweep.records))}</small></h3>"]
     for phase in phases(sweep.records):
         charts = [_latency(sweep, phase, columns, detail), _throughput(sweep, phase, columns), _efficiency(sweep, phase, columns)]
         parts.append(figures(chart for chart in charts if chart))
