@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -80,19 +81,20 @@ def _measured(record: Record) -> Iterator[tuple[str, float]]:
         yield "j_per_token", float(joules)
 
 
-def _estimate(record: Record) -> Estimate:
-    model, options = _asked(record)
-    return estimate(model, record.device or "", **options)
-
-
 def request_of(record: Record) -> Request:
     """A record's case as the estimator takes it, to be priced in part. Raises UserError, saying why, for one that it cannot price."""
-    model, options = _asked(record)
-    unset = dict.fromkeys(("gpus", "admission", "group_size", "offload", "mixed_tokens"))
-    return resolve(model, record.device or "", **{"link": None, "parallel": "tensor", "calibration": "auto", **unset, **options})
+    unset: dict[str, Any] = dict.fromkeys(("gpus", "link", "admission", "group_size", "offload", "mixed_tokens"))
+    found: Request = _asked(record, partial(resolve, parallel="tensor", calibration="auto", **unset))
+    return found
 
 
-def _asked(record: Record) -> tuple[ModelSpec | ModelDescription, dict[str, Any]]:
+def _estimate(record: Record) -> Estimate:
+    found: Estimate = _asked(record, estimate)
+    return found
+
+
+def _asked(record: Record, take: Callable[..., Any]) -> Any:
+    """What `take` says of the case."""
     if record.device is None:
         raise UserError(f"the catalogue has no {record.device_name or 'such device'}")
     if record.backend not in _STACKS:
@@ -100,19 +102,21 @@ def _asked(record: Record) -> tuple[ModelSpec | ModelDescription, dict[str, Any]
     if record.admission is not None:
         raise UserError(f"admission {record.admission} is not estimated as a batch")
     options: dict[str, Any] = {} if record.link is None else {"link": record.link}
-    return _model(record.model), {
-        "batch_size": record.batch_size,
-        "sequence_length": record.sequence_length,
-        "decode_length": record.decode_length,
-        "dtype": record.dtype,
-        "quantize": record.quantize,
-        "kv_dtype": record.kv_dtype or "auto",
-        "tensor_parallel": record.tensor_parallel,
-        "stack": _STACKS[record.backend],
-        "forward_only": record.forward_only,
-        "loss": record.loss,
+    return take(
+        _model(record.model),
+        record.device,
+        batch_size=record.batch_size,
+        sequence_length=record.sequence_length,
+        decode_length=record.decode_length,
+        dtype=record.dtype,
+        quantize=record.quantize,
+        kv_dtype=record.kv_dtype or "auto",
+        tensor_parallel=record.tensor_parallel,
+        stack=_STACKS[record.backend],
+        forward_only=record.forward_only,
+        loss=record.loss,
         **options,
-    }
+    )
 
 
 def _model(name: str) -> ModelSpec | ModelDescription:
