@@ -11,6 +11,9 @@ from inferometer.report.markdown import table
 from inferometer.report.serving_tables import served, serving_document
 from inferometer.report.table_words import shown
 
+Rows = tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]
+"""A header, and rows of as many cells."""
+
 _FAILED = {"oom": "OOM", "error": "error", "timeout": "timeout", "skipped": "skipped"}
 
 
@@ -86,6 +89,11 @@ def parameter_table(record: Record) -> str:
 
 
 def latency_table(records: Sequence[Record]) -> str:
+    """The rows of `latency_rows` under their header."""
+    return table(*latency_rows(records))
+
+
+def latency_rows(records: Sequence[Record]) -> Rows:
     """Milliseconds of each step at each batch size. A case that failed is a row that says so; one without decode steps has none.
 
     Where a record has them, three more columns: the share of the hardware's bound that the average reaches, what binds, and the
@@ -110,10 +118,15 @@ def latency_table(records: Sequence[Record]) -> str:
             if predicted:
                 cells.append(_predicted_cell(record, step, summary))
             rows.append(start + cells)
-    return table(header, rows)
+    return tuple(header), tuple(map(tuple, rows))
 
 
 def throughput_table(records: Sequence[Record]) -> str:
+    """The rows of `rate_rows` under their header."""
+    return table(*rate_rows(records))
+
+
+def rate_rows(records: Sequence[Record]) -> Rows:
     """Tokens per second: average, lowest and highest of the runs' rates. Prefill counts one first token a sequence."""
     names = {"prefill_ms": ("Prefill", "prefill_first_tok_s"), "decode_total_ms": ("Decode", "decode_tok_s")}
     names |= {"total_ms": ("Total", "total_tok_s"), "forward_ms": ("Forward", "forward_tok_s")}
@@ -125,7 +138,7 @@ def throughput_table(records: Sequence[Record]) -> str:
             figures = (getattr(record.throughput, name), min(rates), max(rates)) if rates else ()
             cells = [f"{figure:.2f} tokens/secs" for figure in figures] or [_failed(record)] * 3
             rows.append(["" if place else label, str(record.batch_size), *cells])
-    return table(("Step", "Batch Size", "Average", "Lowest", "Highest"), rows)
+    return ("Step", "Batch Size", "Average", "Lowest", "Highest"), tuple(map(tuple, rows))
 
 
 def comparison_table(records: Sequence[Record]) -> str:
