@@ -27,7 +27,7 @@ _ORDER: Final = frozenset({"admission", "group_size", "num_groups"})
 # Settings of a request that a loaded model is not asked about again.
 _WORKLOAD: Final = frozenset(
     {"batch_sizes", "sequence_length", "decode_length", "runs", "warmups", "forward_only", "loss", "do_sample", "temperature", "top_k"}
-    | {"top_p", "typical_p", "repetition_penalty", "watermark"}
+    | {"top_p", "typical_p", "repetition_penalty", "watermark", "decode_only", "contexts"}
 )
 
 

@@ -27,11 +27,12 @@ def timed_run(case: Case, backend: Backend, prompts: Prompts, energy: EnergyMete
     """
     if case.forward_only:
         return _forward(case, backend, prompts, energy, clock)
-    times = (_phases if backend.phased else _whole)(case, backend, prompts, energy, clock)
+    run = _steps if case.decode_only else _phases if backend.phased else _whole
+    times = run(case, backend, prompts, energy, clock)
     tokens = backend.finish()
-    if [len(row) for row in tokens] != [case.decode_length] * case.batch_size:
+    if [len(row) for row in tokens] != [case.steps + 1] * case.batch_size:
         lengths = sorted({len(row) for row in tokens})
-        raise RuntimeError(f"{len(tokens)} rows of {lengths} tokens came back, not {case.batch_size} of {case.decode_length}")
+        raise RuntimeError(f"{len(tokens)} rows of {lengths} tokens came back, not {case.batch_size} of {case.steps + 1}")
     return times
 
 
@@ -63,6 +64,20 @@ def _phases(case: Case, backend: Backend, prompts: Prompts, energy: EnergyMeter,
     end = clock()
     energy.mark()
     return Times(prefill=prefilled - begin, decode=end - resumed)
+
+
+def _steps(case: Case, backend: Backend, prompts: Prompts, energy: EnergyMeter, clock: Callable[[], float]) -> Times:
+    backend.fill(prompts, case.sampling_params())
+    backend.synchronise()
+    energy.mark()
+    energy.mark()  # there is no first phase
+    begin = clock()
+    for _ in range(case.steps):
+        backend.decode()
+    backend.synchronise()
+    end = clock()
+    energy.mark()
+    return Times(decode=end - begin)
 
 
 def _whole(case: Case, backend: Backend, prompts: Prompts, energy: EnergyMeter, clock: Callable[[], float]) -> Times:

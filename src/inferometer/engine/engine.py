@@ -91,7 +91,7 @@ class Engine:
             max_batch=seats,
             sweep_tokens=sweep_tokens,
             prefix_caching=prefix_caching,
-            salt=self._salt,
+            salt=self.salt,
         )
         self._runner: Runner | None = None
         self._runner = self._running
@@ -110,6 +110,11 @@ class Engine:
     def pages_peak(self) -> int:
         """The most pages that were in use at once since `reset_peak`."""
         return self.scheduler.pool.peak_in_use
+
+    @property
+    def cache(self) -> PagedCache:
+        """The memory of the pages."""
+        return self._running.cache
 
     def reset_peak(self) -> None:
         """Starts `pages_peak` anew."""
@@ -249,7 +254,7 @@ class Engine:
         wider = "" if dtype == "float32" else ", or need --dtype float32"
         raise ModelError(f"{name} in {dtype} gives no token a finite score: its weights are damaged{wider}")
 
-    def _salt(self, request: Request) -> bytes:
+    def salt(self, request: Request) -> bytes:
         """What besides the tokens decides a prompt's keys: its length, where rotary frequencies depend on it."""
         positions = self.model.spec.positions
         scaling = positions.scaling if isinstance(positions, Rotary) else None
