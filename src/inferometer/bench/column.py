@@ -49,6 +49,11 @@ class Column:
     checked: Checked | None = None
     failure: Failure | None = None
 
+    @property
+    def measured(self) -> int:
+        """Runs that were taken in."""
+        return max(len(self.prefill), len(self.decode), len(self.whole), len(self.forward))
+
     def add(self, times: Times, pages: PageUse | None) -> None:
         """Takes in a measured run."""
         for samples, seconds in (

@@ -85,6 +85,20 @@ class HFBackend:
         for _ in range(params.max_new_tokens - 1):
             self.decode()
 
+    def hold(self, prompts: Prompts, params: SamplingParams, steps: int, *, filled: bool) -> None:
+        """Stops after the middle step."""
+        (self.fill if filled else self.prefill)(prompts, params)
+        for _ in range((steps + 1) // 2):
+            self.decode()
+
+    @torch.inference_mode()
+    def again(self) -> None:
+        """Forgets the newest token, and feeds the one before it once more."""
+        if self._batch is None:
+            raise RuntimeError("a step can be run again once it has run")
+        self._back(self._batch)
+        self._batch.step()
+
     def page_use(self) -> PageUse | None:
         """None: the cache is one piece a layer."""
         return None
@@ -159,6 +173,10 @@ class HFBackend:
     def _begin(self, ids: Tensor, params: SamplingParams) -> Batch:
         return Batch(self._model, ids, params, transformers.DynamicCache(config=self._model.config))
 
+    def _back(self, batch: Batch) -> None:
+        batch.unstep()
+        batch.cache.crop(-1)
+
     def _invent(self, batch: Batch, tokens: int) -> None:
         """Puts so many random places before those that the batch's cache has."""
         for layer in batch.cache.layers:
@@ -192,6 +210,12 @@ class Batch:
     def step(self) -> None:
         """Feeds the newest token."""
         self._take(self._step_model, self.tokens[-1])
+
+    def unstep(self) -> None:
+        """Forgets the newest token; the cache is its owner's to shorten."""
+        self.tokens.pop()
+        if self._seen is not None:
+            self._seen = self._seen[:, :-1]
 
     def chosen(self) -> Tensor:
         """float32 (rows, 1): the log-probability of each row's newest token."""

@@ -92,6 +92,13 @@ class HFCompileBackend(HFBackend):
         if "position_ids" in self._given:
             self._given["position_ids"].fill_(tokens)
 
+    def _back(self, batch: Batch) -> None:
+        batch.unstep()
+        for layer in batch.cache.layers:
+            layer.cumulative_length.sub_(1)
+        if "position_ids" in self._given:
+            self._given["position_ids"].sub_(1)
+
     def _compiled(self, **inputs: Any) -> Any:
         if "position_ids" in self._given:
             self._given["position_ids"].add_(1)

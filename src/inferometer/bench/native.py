@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Literal, cast
 
@@ -128,6 +129,21 @@ class NativeBackend:
         for sequence in self._sequences:
             while sequence.remaining:
                 self._step()
+
+    def hold(self, prompts: Prompts, params: SamplingParams, steps: int, *, filled: bool) -> None:
+        """Stops after the middle step, while every row is still to go on."""
+        more = replace(params, max_new_tokens=params.max_new_tokens + 2)
+        if steps < 2:  # the only step is the last one, after which a row has ended
+            self.prepare(len(prompts), len(prompts[0]) + more.max_new_tokens)
+            params = more
+        (self.fill if filled else self.prefill)(prompts, params)
+        for _ in range((steps + 1) // 2):
+            self.decode()
+        self._running.drain()
+
+    def again(self) -> None:
+        """Launches that step's sweep once more."""
+        self._running.relaunch()
 
     def page_use(self) -> PageUse | None:
         """The pages of the last batch; None where no cache was taken."""

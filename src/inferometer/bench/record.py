@@ -36,11 +36,15 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakMemory:
-    """Peak bytes during the case: tensors of this backend, what the allocator held for them, what the whole device had in use."""
+    """Peak bytes during the case: tensors of this backend, what the allocator held for them, what the whole device had in use.
+
+    process: what the driver counts as this process's, which is also the context, the libraries' kernels and recorded graphs.
+    """
 
     allocated: int | None = None
     reserved: int | None = None
     device: int | None = None
+    process: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

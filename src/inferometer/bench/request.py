@@ -29,6 +29,7 @@ class BenchRequest:
     decode_length: int = 8
     runs: int = 10
     warmups: int = 1
+    energy: bool = True
     backends: tuple[str, ...] = ("native",)
     forward_only: bool = False
     loss: bool = False

@@ -29,10 +29,11 @@ _CHECK_TOKENS = 32
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How often a case runs: `warmups` times unseen, then `runs` times measured."""
+    """How often a case runs: `warmups` times unseen, then `runs` times measured, and where `energy` can be told, for seconds more."""
 
     runs: int
     warmups: int
+    energy: bool = True
 
     def __post_init__(self) -> None:
         if self.runs < 1 or self.warmups < 0:
@@ -210,21 +211,20 @@ class Runner:
 
     def _cycle(self, column: Column, prompts: Prompts, measured: bool) -> None:
         column.meter.start(column.backend.resident_bytes)
-        times = timed_run(column.case, column.backend, prompts, column.energy, self._clock)
+        times = timed_run(column.case, column.backend, prompts, self._clock)
         if not measured:
-            column.energy.forget()
             return
         pages = column.backend.page_use()
         column.meter.stop(pages)
-        column.energy.take()
         column.add(times, pages)
+        if self._effort.energy and column.measured == self._effort.runs:
+            column.energy.measure(column.case, column.backend, prompts)
 
     def _record(self, column: Column, started: datetime) -> Record:
         if column.failure is not None:
             return self._answer(column.case, started, column.backend.stack_version, failure=column.failure, checked=column.checked)
         times = column.times()
         case = column.case
-        tokens = case.batch_size * (case.sequence_length if case.decode_length is None else case.decode_length)
         return self._answer(
             case,
             started,
@@ -233,7 +233,7 @@ class Runner:
             checked=column.checked,
             pages=column.pages,
             peak_memory=column.meter.peak,
-            energy=column.energy.result(tokens),
+            energy=column.energy.result,
         )
 
     def _unopened_record(self, case: Case, started: datetime) -> Record:

@@ -192,6 +192,18 @@ class Engine:
                 return self._land(self._flights.popleft())
             return Emissions()
 
+    def relaunch(self) -> None:
+        """Launches the newest sweep once more, as it was: the same tokens at the same places. Nobody gets what comes of it.
+
+        For measurements; drop the requests afterwards. None of them may have ended meanwhile.
+        """
+        if self.sweep is None:
+            raise RuntimeError("there is no sweep to launch again")
+        with self._all_or_nothing():
+            self._flights.append(self._running.launch(self.sweep))
+            if len(self._flights) > self.lookahead:
+                self._flights.popleft().read()
+
     def drain(self) -> list[Emission]:
         """Reads all that has been launched, and launches nothing. Raises as `step` does."""
         emissions: list[Emission] = []
