@@ -117,13 +117,13 @@ def test_document_003() -> None:
 def test_document_004() -> None:
     names = "|HF (fp32)|HF (bf16)|HF (int8)|DS-inference (fp16)|Inferometer (bf16)|Inferometer (int8)|"
     text = plain(made("backend-sweep"))
-    assert f"### Throughput (tokens/sec|msec/token)\n\n|batch_size{names}\n" in text
-    assert f"### Latency (sec)\n\n|batch_size{names}\n" in text
-    rows = [line.split() for line in made("backend-sweep").split("### Latency (sec)")[1].splitlines() if re.match(r"\| \d", line)]
+    assert f"## Throughput (tokens/sec|msec/token)\n\n|batch_size{names}\n" in text
+    assert f"## Latency (sec)\n\n|batch_size{names}\n" in text
+    rows = [line.split() for line in made("backend-sweep").split("## Latency (sec)")[1].splitlines() if re.match(r"\| \d", line)]
     assert [row[1] for row in rows[:22]] == [*(str(2**n) for n in range(8)), *(str(128 * n) for n in range(2, 16))]
     assert "Published on NVIDIA A100 SXM4 80GB: Document 004" in text
     # Its contradictory cell carries its note.
-    assert "|512|14.82 [1]|6.88|" in text.split("### Latency (sec)")[1].split("Published on")[1]
+    assert "|512|14.82 [1]|6.88|" in text.split("## Latency (sec)")[1].split("Published on")[1]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -156,5 +156,5 @@ def test_figures_of_the_same_hardware_are_compared() -> None:
     records = answered(asked, device="rtx-a6000", device_name="NVIDIA RTX A6000")
     text = document(asked, records)
     # 100 ms over 2.067 s.
-    assert "2.067 (0.05)" in text
+    assert "2.067 (0.048)" in text
     assert "In brackets: measured here over published, on the same hardware." in text

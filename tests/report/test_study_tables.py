@@ -270,7 +270,7 @@ def test_headings_span_their_columns_in_restructured_text() -> None:
         "| opt-125m | 8.00     | 10.00     | 25.00% | 1000                   |\n"
         "+----------+----------+-----------+--------+------------------------+"
     )
-    assert "Groups\n~~~~~~" in made
+    assert "Groups\n------" in made
 
 
 def test_phases_with_percentiles_and_rates() -> None:
@@ -358,7 +358,7 @@ def test_the_launcher_lists_what_is_constant_and_what_varies() -> None:
     )
     assert "```bash\ninferometer study run mine\n```" in made
     assert '- model: "opt-125m"' in made
-    assert "#### Variables\n\n- backend: Some(hf,native)\n- batch_size: Some(1,2)" in made
+    assert "### Variables\n\n- backend: Some(hf,native)\n- batch_size: Some(1,2)" in made
 
 
 AXES: dict[str, tuple[Any, ...]] = {"batch_size": (1, 2, 3), "sequence_length": (8, 16, 32), "column": ("a", "b", "c")}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from inferometer.bench.record import Record
-from inferometer.bench.study_cell import Source, Template
+from inferometer.bench.study_cell import Source, Template, shaped
 from inferometer.bench.study_figure import Figure, bounded, limit
 from inferometer.bench.study_layout import WORDS, BlockSpec, ColumnSpec, PlotSpec, PublishedSpec, TableSpec, Where
 from inferometer.report.case_prediction import estimated
@@ -99,7 +99,7 @@ class Entries:
             return ""
         self.notes.compared = True
         if self.source == "predicted":
-            return f" ({reached / other:.2f})"
+            return f" ({shaped(reached / other, '.2f')})"
         share, bound = values.value(figure, "share"), None if values.record is None else bounded(values.record)
         what = None if bound is None else limit(figure, bound)
         if share is None:
@@ -118,7 +118,7 @@ class Entries:
         if not found.alike(record) or cell.fields[0].source != "published" or not reached or not entry.value:
             return entry
         self.notes.compared = True
-        return replace(entry, text=f"{entry.text} ({reached / entry.value:.2f})")
+        return replace(entry, text=f"{entry.text} ({shaped(reached / entry.value, '.2f')})")
 
     def _elsewhere(self, row: Row, column: ColumnSpec, cell: Template) -> Entry:
         """What is not measured: the estimator's or a publication's figure for the case of this row, whatever stack that ran on here."""

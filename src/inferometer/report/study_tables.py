@@ -20,7 +20,7 @@ from inferometer.report.study_columns import apart
 from inferometer.report.study_grid import grid_of
 from inferometer.report.tables import parameter_rows
 
-_SECTION, _TITLE, _SMALL = 2, 3, 4
+_SECTION = 2
 # Documents that are not Markdown.
 _RESTRUCTURED = ("001",)
 
@@ -48,7 +48,7 @@ def document_parts(study: Study, records: Iterable[Record], *, images: Mapping[s
     for section, titles in found.items():
         parts += [] if section is None else [Heading(_SECTION, section)]
         for title, made in titles.items():
-            parts += [Heading(_TITLE, title), *made]
+            parts += [Heading(_level(section), title), *made]
     if empty:
         parts += [Heading(_SECTION, "Tables without records"), Bullets(tuple(empty))]
     if images:
@@ -57,6 +57,11 @@ def document_parts(study: Study, records: Iterable[Record], *, images: Mapping[s
     if claims:
         parts += [Heading(_SECTION, f"What is wrong in the published tables (document {study.document})"), Bullets(claims)]
     return parts
+
+
+def _level(section: str | None) -> int:
+    """Of a table's title: below its section, or where sections stand."""
+    return _SECTION if section is None else _SECTION + 1
 
 
 def document_format(study: Study) -> Format:
@@ -104,7 +109,7 @@ def _table(study: Study, spec: TableSpec, part: PartRecords) -> list[Part]:
     if not records.records:
         return []
     if spec.kind == "launcher":
-        return [*launcher_arguments(study.name, records, _SMALL), *_notes(spec, Footnotes(), None)]
+        return [*launcher_arguments(study.name, records, _level(spec.section) + 1), *_notes(spec, Footnotes(), None)]
     if spec.kind == "parameters":
         return [Grid(("Parameter", "Value"), tuple(parameter_rows(records.records[0]))), *_notes(spec, Footnotes(), None)]
     notes = Footnotes()
