@@ -129,6 +129,19 @@ def test_a_mixture_is_told() -> None:
     assert said[-1].startswith("Measured in 2 sittings, from: 2026-01-01 00:00 (2 cases), 2026-01-01 05:00 (1 case).")
 
 
+def test_what_a_record_does_not_say_is_no_other_machine() -> None:
+    known = {"cpu": "a Xeon", "cores": 8, "machine": "f00"}
+    records = [
+        made([1.0], [1.0], environment={}),
+        made([1.0], [1.0], environment=known),
+        made([1.0], [1.0], environment={"cpu": "a Xeon"}),
+        made(status="skipped", evidence="not installed", device_name="elsewhere"),
+    ]
+    assert mixture(records) == []
+    twin = made([1.0], [1.0], environment={**known, "machine": "bad"})
+    assert mixture([*records, twin])[0].startswith("From 2 machines: a GPU, a Xeon, 8 cores (3 cases); a GPU, a Xeon, 8 cores (1 case).")
+
+
 def test_sessions_that_are_named_are_the_sittings() -> None:
     records = [made([1.0], [1.0], environment={"session": name}) for name in ("a", "a", "b")]
     assert mixture(records) == [

@@ -82,8 +82,13 @@ def _best(ok: Sequence[Record]) -> tuple[str, str, str]:
     return (
         "-" if fastest is None else f"{short(fastest[0])} at batch {fastest[1].batch_size}",
         "-" if least is None else f"{ms(least[0])} at batch {least[1].batch_size}",
-        "-" if nearest is None else f"{100 * nearest[0]:.0f} % at batch {nearest[1].batch_size}",
+        "-" if nearest is None else f"{percent(nearest[0])} at batch {nearest[1].batch_size}",
     )
+
+
+def percent(share: float) -> str:
+    """Two digits or more."""
+    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.2g} %"
 
 
 def _mean_error(ok: Sequence[Record]) -> str:

@@ -40,7 +40,7 @@ def length(record: Record) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns of records, in the order in which they first appear; a column's place is its colour.
+    """The columns of records, in the order in which they first appear, skipped cases apart; a column's place is its colour.
 
     A study names its columns. Else a column is a backend with its type and whatever else of its settings is unusual.
     """
@@ -53,6 +53,8 @@ class Columns:
         """The columns of all these; with records of several devices, each device has its own, unless told otherwise."""
         kept = list(records)
         machines = by_machine and len({record.device_name for record in kept}) > 1
+        # Those that have something to show come first.
+        kept.sort(key=lambda record: record.status == "skipped")
         return cls(tuple(dict.fromkeys(_name(record, machines) for record in kept)), machines)
 
     def name(self, record: Record) -> str:
@@ -140,9 +142,10 @@ def effort(records: Sequence[Record]) -> str:
     if any(record.decode_length is not None for record in records):
         sampled = {name for record in records for name, value in record.sampling.items() if value not in (None, False)}
         words.append(f"sampling with {', '.join(sorted(sampled)).replace('_', ' ')}" if sampled else "greedy")
-    checked = sum(record.checked is not None and record.checked.passed for record in records)
+    ok = [record for record in records if record.status == "ok"]
+    checked = sum(record.checked is not None and record.checked.passed for record in ok)
     if checked:
-        words.append(f"{checked} of {len(records)} checked before they were timed")
+        words.append("checked before they were timed" if checked == len(ok) else f"{checked} of {len(ok)} checked before they were timed")
     return "; ".join(words)
 
 

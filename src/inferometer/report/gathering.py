@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -18,7 +18,7 @@ _REMEDY = "name a file of records that `bench --output` or `study run` wrote"
 # Cases of one sitting follow each other; the longest of them is far shorter than this.
 _PAUSE = timedelta(hours=1)
 _VERSIONS = ("inferometer", "revision", "torch", "transformers", "cuda", "python")
-_MACHINE = ("cpu", "cores", "gpu", "gpu_memory_bytes", "platform")
+_MACHINE = ("machine", "cpu", "cores", "gpu", "gpu_memory_bytes", "platform")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +108,17 @@ def _record(value: Any, where: str) -> Record:
 def mixture(records: Sequence[Record]) -> list[str]:
     """What stands beside each other in these records and yet is not alike: machines, versions, sittings. A sentence each."""
     said = []
-    machines = Counter(_machine(record) for record in records)
+    measured = [record for record in records if record.status != "skipped"]
+    machines = _machines(measured)
     if len(machines) > 1:
-        listed = "; ".join(f"{name} ({_count(count, 'case')})" for name, count in machines.items())
+        listed = "; ".join(f"{name} ({_count(count, 'case')})" for name, count in machines)
         said.append(
             f"From {len(machines)} machines: {listed}. Where their figures stand side by side, the machine is part of the difference."
         )
-    versions = [f"{name} {found}" for name in _VERSIONS if (found := _versions(records, name))]
+    versions = [f"{name} {found}" for name in _VERSIONS if (found := _versions(measured, name))]
     if versions:
         said.append(f"Measured with different versions: {'; '.join(versions)}.")
-    sittings = _sittings(records)
+    sittings = _sittings(measured)
     if len(sittings) > 1:
         days = ", ".join(f"{start} ({_count(count, 'case')})" for start, count in sittings)
         said.append(f"Measured in {len(sittings)} sittings, from: {days}. What drifted between them is part of the difference.")
@@ -130,14 +131,26 @@ def _versions(records: Sequence[Record], name: str) -> str:
     return ", ".join(f"{version} ({_count(count, 'case')})" for version, count in found.items()) if len(found) > 1 else ""
 
 
-def _machine(record: Record) -> str:
-    known = record.environment
-    words = [record.device_name or record.device or "unknown device"]
-    for name in _MACHINE:
-        value = known.get(name)
-        if value is None or str(value) in words:
-            continue
-        words.append(f"{value} cores" if name == "cores" else f"{value / 2**30:.0f} GiB" if name == "gpu_memory_bytes" else str(value))
+def _machines(records: Sequence[Record]) -> list[tuple[str, int]]:
+    """Each machine in words, and how many cases it has. What a record does not say, it does not say otherwise."""
+    found: list[tuple[dict[str, Any], int]] = []
+    for record in records:
+        device = record.device_name or record.device or "unknown device"
+        known = {"device": device, **{name: each for name in _MACHINE if (each := record.environment.get(name)) is not None}}
+        for place, (other, count) in enumerate(found):
+            if all(other.get(name, value) == value for name, value in known.items()):
+                found[place] = ({**other, **known}, count + 1)
+                break
+        else:
+            found.append((known, 1))
+    return [(_words(machine), count) for machine, count in found]
+
+
+def _words(machine: Mapping[str, Any]) -> str:
+    words: dict[str, None] = {}
+    for name, value in machine.items():
+        if name != "machine":  # a fingerprint, which tells machines apart and says nothing
+            words[f"{value} cores" if name == "cores" else f"{value / 2**30:.0f} GiB" if name == "gpu_memory_bytes" else str(value)] = None
     return ", ".join(words)
 
 
