@@ -150,7 +150,7 @@ class Conductor:
         if turn.ended or (record.status == "oom" and not refused(record.evidence or "")):
             self._drop(key)
         if not crowded:
-            self._take(turn.planned, record)
+            self._take(turn.planned, record if len(self._workers) == 1 else _own_memory(record))
         return not crowded
 
     def _take(self, planned: Planned, record: Record) -> None:
@@ -219,6 +219,11 @@ class Conductor:
         worker = self._workers.pop(key, None)
         if worker is not None:
             worker.close()
+
+
+def _own_memory(record: Record) -> Record:
+    """Without what the whole device had in use: other processes of ours were part of it."""
+    return replace(record, peak_memory_bytes=replace(record.peak_memory_bytes, device=None))
 
 
 def _need(planned: Planned) -> int | None:
