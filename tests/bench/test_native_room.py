@@ -26,7 +26,7 @@ def test_room_follows_what_others_leave(monkeypatch: pytest.MonkeyPatch) -> None
     backend.prepare(8, 16)
     assert len(asked) == 1, "measured once while nothing changes"
     free = 1 << 31
-    with pytest.raises(CacheTooSmallError, match="8 x 15 tokens together need 8 pages .* 2 "):
+    with pytest.raises(CacheTooSmallError, match=r"8 x 15 tokens together need 8 pages .* 2 "):
         backend.prepare(8, 16)
     free = 1 << 33
     backend.prepare(8, 16)
