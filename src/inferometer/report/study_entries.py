@@ -130,7 +130,7 @@ class Entries:
             of = cell if self.source == "published" else cell.sourced("published")
             return _filled(CellValues(record, self._publication(record, column, row.device)), of) or Entry(self._word("unknown"))
         changes: dict[str, Any] = {name: values[0] for name, values in column.where.items() if name != "column"}
-        said = estimated(record, column.stack or "", {"quantize": None, "admission": None, **changes})
+        said = estimated(record, column.stack or "", {"quantize": None, **changes})
         numbers = [None if said is None or each.figure is None else each.figure.of(said) for each in cell.fields]
         known = tuple(number for number in numbers if number is not None)
         return Entry(cell.text(known), known[0]) if len(known) == len(numbers) else Entry(self._word("unknown"))
