@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from inferometer.bench.case import Case
+from inferometer.bench.entry import BackendEntry
 from inferometer.bench.place import Place
 from inferometer.bench.plan import Planned, plan
 from inferometer.bench.record import Record, Throughput, throughput, work
@@ -60,7 +61,7 @@ class Workshop:
     made: list[FakeWorker] = field(default_factory=list)
     log: list[tuple[Any, ...]] = field(default_factory=list)
 
-    def __call__(self, python: str) -> FakeWorker:
+    def __call__(self, backend: BackendEntry) -> FakeWorker:
         worker = FakeWorker(self, len(self.made))
         self.made.append(worker)
         return worker

@@ -67,6 +67,13 @@ class Backend(Protocol):
         """All prompts and the first token of every row."""
         ...
 
+    def fill(self, prompts: Prompts, params: SamplingParams) -> None:
+        """As `prefill`, but the keys and values of the prompts are random instead of computed, wherever that saves time.
+
+        Asked of backends alone whose entry says `decode_at`.
+        """
+        ...
+
     def decode(self) -> None:
         """One more token for every row, whatever the last one was."""
         ...

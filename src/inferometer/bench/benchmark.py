@@ -89,7 +89,7 @@ def runner(opening: Opening, backends: dict[str, Backend | Unopened], progress: 
     return Runner(
         backends,
         _prompts(request, opening.description),
-        Effort(request.runs, request.warmups),
+        Effort(request.runs, request.warmups, request.energy),
         reference=_reference(request, backends),
         device=opening.device,
         dtype=opening.dtype,

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, Self
 
+from inferometer.bench.entry import BackendEntry
 from inferometer.bench.failures import refused
 from inferometer.bench.plan import Planned
 from inferometer.bench.record import Record
@@ -50,7 +51,7 @@ class BudgetSpentError(Exception):
 class Conductor:
     """Runs cases and hands every record to `emit` as soon as its case has ended. Close it to end its processes.
 
-    oomed: columns of parts, by name, of which a case has run out of memory before. start: makes the process for a Python.
+    oomed: columns of parts, by name, of which a case has run out of memory before. start: makes the process of a backend.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Conductor:
         *,
         study: str,
         oomed: Iterable[tuple[str, str]] = (),
-        start: Callable[[str], WorkerProcess] = WorkerProcess,
+        start: Callable[[BackendEntry], WorkerProcess] = WorkerProcess,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._session = session
@@ -149,7 +150,7 @@ class Conductor:
         if turn.ended or (record.status == "oom" and not refused(record.evidence or "")):
             self._drop(key)
         if not crowded:
-            self._take(turn.planned, record)
+            self._take(turn.planned, record if len(self._workers) == 1 else _own_memory(record))
         return not crowded
 
     def _take(self, planned: Planned, record: Record) -> None:
@@ -162,7 +163,7 @@ class Conductor:
     def _turn(self, planned: Planned, group: Sequence[Planned]) -> Turn:
         key = self._process(planned)
         if key not in self._workers:
-            self._workers[key] = self._start(entry(planned.question.case.backend).python)
+            self._workers[key] = self._start(entry(planned.question.case.backend))
         beside = [other.question.cell.column for other in group if other is not planned]
         return Turn(planned, self._workers[key], {**self._facts, "beside": beside}, self._clock)
 
@@ -218,6 +219,11 @@ class Conductor:
         worker = self._workers.pop(key, None)
         if worker is not None:
             worker.close()
+
+
+def _own_memory(record: Record) -> Record:
+    """Without what the whole device had in use: other processes of ours were part of it."""
+    return replace(record, peak_memory_bytes=replace(record.peak_memory_bytes, device=None))
 
 
 def _need(planned: Planned) -> int | None:

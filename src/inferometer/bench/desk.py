@@ -14,7 +14,6 @@ from inferometer.bench.backend import Backend
 from inferometer.bench.benchmark import open_backend, resolve, runner
 from inferometer.bench.case import Case
 from inferometer.bench.column import Unopened
-from inferometer.bench.entry import BackendEntry
 from inferometer.bench.memory import bounded_host, release_caches
 from inferometer.bench.memory_cap import MemoryCap
 from inferometer.bench.opening import Opening
@@ -28,7 +27,7 @@ _ORDER: Final = frozenset({"admission", "group_size", "num_groups"})
 # Settings of a request that a loaded model is not asked about again.
 _WORKLOAD: Final = frozenset(
     {"batch_sizes", "sequence_length", "decode_length", "runs", "warmups", "forward_only", "loss", "do_sample", "temperature", "top_k"}
-    | {"top_p", "typical_p", "repetition_penalty", "watermark"}
+    | {"top_p", "typical_p", "repetition_penalty", "watermark", "decode_only", "contexts"}
 )
 
 
@@ -58,11 +57,19 @@ class Desk:
 
     def __init__(self) -> None:
         self._cap = MemoryCap()
-        self._settled = False
         self._loaded: _Loaded | None = None
         self._runner: Runner | None = None
         self._round: Round | None = None
         self._served: BenchRequest | None = None
+
+    def settle(self, backend: str) -> None:
+        """Imports what the backend runs on, and takes that out of the garbage collector's sight: it stays, and would be looked through
+        after every case.
+        """
+        with suppress(Exception):  # what is wrong with it is told when it is opened
+            import_module(entry(backend).opener.partition(":")[0])
+        gc.collect()
+        gc.freeze()
 
     def load(self, request: BenchRequest, memory_limit: int | None) -> None:
         """Loads the model of a request for one backend, unless it is the one that is loaded; at most `memory_limit` bytes are taken.
@@ -154,21 +161,10 @@ class Desk:
         if backend is None:
             self.release()
             self._cap.set(opening.device, memory_limit)
-            found = entry(opening.request.backends[0])
-            self._settle(found)
             with bounded_host(opening.device):
-                backend = open_backend(found, opening)
+                backend = open_backend(entry(opening.request.backends[0]), opening)
         self._loaded = _Loaded(opening, memory_limit, backend)
         return self._loaded
-
-    def _settle(self, found: BackendEntry) -> None:
-        """Takes what a stack's import leaves out of the garbage collector's sight: it stays, and is looked through after every case."""
-        if not self._settled and found.missing() is None:
-            with suppress(Exception):  # what is wrong with it is told when it is opened
-                import_module(found.opener.partition(":")[0])
-            gc.collect()
-            gc.freeze()
-            self._settled = True
 
     def _kept(self, opening: Opening, memory_limit: int | None) -> Backend | None:
         """The backend that is open, if it serves `opening` too."""

@@ -20,6 +20,7 @@ NATIVE: Final = BackendEntry(
     deterministic=True,
     watermark=True,
     memory_limit=True,
+    decode_at=True,
 )
 
 HF: Final = BackendEntry(
@@ -27,6 +28,7 @@ HF: Final = BackendEntry(
     opener="inferometer.bench.hf:open_backend",
     stack="hf-eager",
     requirements=(_TRANSFORMERS,),
+    decode_at=True,
     reference=True,
 )
 
@@ -37,6 +39,7 @@ HF_COMPILE: Final = BackendEntry(
     requirements=(_TRANSFORMERS,),
     encoders=False,
     forward_only=False,
+    decode_at=True,
 )
 
 HTTP: Final = BackendEntry(

@@ -26,7 +26,8 @@ class BackendEntry:
     will run it. That of a server takes what `benchmark` takes, and returns the records. stack: how the estimator prices it
     (estimate/stacks.toml), None if it cannot. requirements: the first names the stack.
     What follows is what it takes of a request: values of --dtype, --quantize, --admission and --device, families of models, and
-    whether it has --deterministic, --watermark, random sampling, --forward-only and --gpu-memory.
+    whether it has --deterministic, --watermark, random sampling, --forward-only, --gpu-memory and
+    --decode-at.
     reference: whether others may be checked against it. in_process: whether the model runs in the process that opens it; the only
     other kind is a server that answers over HTTP.
     """
@@ -46,6 +47,7 @@ class BackendEntry:
     samples: bool = True
     forward_only: bool = True
     memory_limit: bool = False
+    decode_at: bool = False
     reference: bool = False
     in_process: bool = True
 
@@ -102,6 +104,8 @@ class BackendEntry:
             return f"--backend {self.name} takes the likeliest token; leave out --do-sample and the options that go with it"
         if request.gpu_memory is not None and not self.memory_limit:
             return f"--gpu-memory is not kept by --backend {self.name}; leave one of them out"
+        if request.decode_only and not self.decode_at:
+            return f"--decode-at fills a cache, which --backend {self.name} has no way to; leave one of them out"
         return self._refused_model(request, spec, device)
 
     def _refused_model(self, request: BenchRequest, spec: ModelSpec | None, device: str | None) -> str | None:

@@ -15,6 +15,8 @@ _CHECK_RUNS: Final = 2
 _LEAST_LIMIT_S: Final = 120.0
 _LIMIT_FACTOR: Final = 20.0
 _UNKNOWN_LIMIT_S: Final = 900.0
+# For its energy each phase is repeated for so long, where a counter can tell it: by a GPU; those of processors are seldom readable.
+_ENERGY_S: Final = 2.0
 # Weights made or read slowly, as from a disk.
 _LOAD_BYTES_S: Final = 100e6
 
@@ -76,8 +78,8 @@ def forecast(question: Question) -> Forecast:
             question.spec,
             place.spec,
             batch_size=case.batch_size,
-            sequence_length=case.sequence_length,
-            decode_length=case.decode_length,
+            sequence_length=case.prompt_length,
+            decode_length=None if case.decode_length is None else case.steps + 1,
             dtype=case.dtype,
             quantize=case.quantize,
             kv_dtype=case.kv_dtype or "auto",
@@ -91,10 +93,12 @@ def forecast(question: Question) -> Forecast:
     except UserError:
         return Forecast(capacity_bytes=capacity)
     run_s = (found.forward_ms if case.forward_only else found.total_ms or 0.0) or 0.0
+    run_s /= 1e3
     runs = question.request.runs + question.request.warmups + _CHECK_RUNS
+    phases = 0 if place.kind == "cpu" or not question.request.energy else 1 if case.forward_only else 2
     return Forecast(
-        run_s=run_s / 1e3,
-        seconds=runs * run_s / 1e3,
+        run_s=run_s,
+        seconds=runs * run_s + phases * (_ENERGY_S + run_s),
         peak_bytes=found.memory.device_bytes,
         least_bytes=_least_bytes(found),
         weight_bytes=found.memory.weights,

@@ -66,6 +66,13 @@ class HFBackend:
         self._batch = self._begin(self._ids(prompts), params)
 
     @torch.inference_mode()
+    def fill(self, prompts: Prompts, params: SamplingParams) -> None:
+        """A forward of the last token alone, which makes the cache, and random keys and values before it."""
+        ids = self._ids([prompt[-1:] for prompt in prompts])
+        self._batch = self._begin(ids, params)
+        self._invent(self._batch, len(prompts[0]) - 1)
+
+    @torch.inference_mode()
     def decode(self) -> None:
         """One token for every row, through the cache."""
         if self._batch is None:
@@ -77,6 +84,20 @@ class HFBackend:
         self.prefill(prompts, params)
         for _ in range(params.max_new_tokens - 1):
             self.decode()
+
+    def hold(self, prompts: Prompts, params: SamplingParams, steps: int, *, filled: bool) -> None:
+        """Stops after the middle step."""
+        (self.fill if filled else self.prefill)(prompts, params)
+        for _ in range((steps + 1) // 2):
+            self.decode()
+
+    @torch.inference_mode()
+    def again(self) -> None:
+        """Forgets the newest token, and feeds the one before it once more."""
+        if self._batch is None:
+            raise RuntimeError("a step can be run again once it has run")
+        self._back(self._batch)
+        self._batch.step()
 
     def page_use(self) -> PageUse | None:
         """None: the cache is one piece a layer."""
@@ -152,6 +173,18 @@ class HFBackend:
     def _begin(self, ids: Tensor, params: SamplingParams) -> Batch:
         return Batch(self._model, ids, params, transformers.DynamicCache(config=self._model.config))
 
+    def _back(self, batch: Batch) -> None:
+        batch.unstep()
+        batch.cache.crop(-1)
+
+    def _invent(self, batch: Batch, tokens: int) -> None:
+        """Puts so many random places before those that the batch's cache has."""
+        for layer in batch.cache.layers:
+            layer.keys, layer.values = (
+                torch.cat((torch.randn(*old.shape[:2], tokens, old.shape[3], device=old.device, dtype=old.dtype), old), 2)
+                for old in (layer.keys, layer.values)
+            )
+
     def _ids(self, prompts: Prompts) -> Tensor:
         return torch.tensor([list(row) for row in prompts], device=self.device)
 
@@ -167,7 +200,7 @@ class Batch:
         # Processors that look back need what came before; without any, the prompt is not kept.
         self._seen = ids if self._processors else None
         self._generator = None if params.greedy else torch.Generator(ids.device).manual_seed(params.seed or 0)
-        self._cache = cache
+        self.cache = cache
         # Renamed from the one to the other within transformers 5.
         self._cache_argument = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
         self.tokens: list[Tensor] = []
@@ -178,12 +211,18 @@ class Batch:
         """Feeds the newest token."""
         self._take(self._step_model, self.tokens[-1])
 
+    def unstep(self) -> None:
+        """Forgets the newest token; the cache is its owner's to shorten."""
+        self.tokens.pop()
+        if self._seen is not None:
+            self._seen = self._seen[:, :-1]
+
     def chosen(self) -> Tensor:
         """float32 (rows, 1): the log-probability of each row's newest token."""
         return self.scores.gather(1, self.tokens[-1]) - self.scores.logsumexp(1, keepdim=True)
 
     def _take(self, model: Callable[..., Any], ids: Tensor) -> None:
-        out = model(input_ids=ids, use_cache=True, logits_to_keep=1, **{self._cache_argument: self._cache})
+        out = model(input_ids=ids, use_cache=True, logits_to_keep=1, **{self._cache_argument: self.cache})
         self.scores: Tensor = out.logits[:, -1].float()
         if self._seen is not None:
             self.scores = self._processors(self._seen, self.scores)

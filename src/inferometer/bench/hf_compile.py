@@ -84,6 +84,21 @@ class HFCompileBackend(HFBackend):
             self._given = {"position_ids": position, "attention_mask": torch.ones(self._room, device=self.device, dtype=torch.long)}
         return Batch(self._model, ids, params, self._cache, self._compiled)
 
+    def _invent(self, batch: Batch, tokens: int) -> None:
+        for layer in batch.cache.layers:
+            for places in (layer.keys, layer.values):
+                places[:, :, : tokens + 1].normal_()
+            layer.cumulative_length.fill_(tokens + 1)
+        if "position_ids" in self._given:
+            self._given["position_ids"].fill_(tokens)
+
+    def _back(self, batch: Batch) -> None:
+        batch.unstep()
+        for layer in batch.cache.layers:
+            layer.cumulative_length.sub_(1)
+        if "position_ids" in self._given:
+            self._given["position_ids"].sub_(1)
+
     def _compiled(self, **inputs: Any) -> Any:
         if "position_ids" in self._given:
             self._given["position_ids"].add_(1)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from inferometer.bench.registry import stack_of
 from inferometer.errors import UserError
 from inferometer.estimate.deviation import Deviation
 from inferometer.estimate.estimate import Estimate, estimate
+from inferometer.estimate.request import Request, resolve
 from inferometer.model.description import ModelDescription, describe
 from inferometer.model.presets import preset
 from inferometer.model.spec import ModelSpec
@@ -79,7 +81,20 @@ def _measured(record: Record) -> Iterator[tuple[str, float]]:
         yield "j_per_token", float(joules)
 
 
+def request_of(record: Record) -> Request:
+    """A record's case as the estimator takes it, to be priced in part. Raises UserError, saying why, for one that it cannot price."""
+    unset: dict[str, Any] = dict.fromkeys(("gpus", "link", "admission", "group_size", "offload", "mixed_tokens"))
+    found: Request = _asked(record, partial(resolve, parallel="tensor", calibration="auto", **unset))
+    return found
+
+
 def _estimate(record: Record) -> Estimate:
+    found: Estimate = _asked(record, estimate)
+    return found
+
+
+def _asked(record: Record, take: Callable[..., Any]) -> Any:
+    """What `take` says of the case."""
     if record.device is None:
         raise UserError(f"the catalogue has no {record.device_name or 'such device'}")
     stack = stack_of(record.backend)
@@ -88,12 +103,12 @@ def _estimate(record: Record) -> Estimate:
     if record.admission is not None:
         raise UserError(f"admission {record.admission} is not estimated as a batch")
     options: dict[str, Any] = {} if record.link is None else {"link": record.link}
-    return estimate(
+    return take(
         _model(record.model),
         record.device,
         batch_size=record.batch_size,
-        sequence_length=record.sequence_length,
-        decode_length=record.decode_length,
+        sequence_length=record.sequence_length - record.decode_only,
+        decode_length=None if record.decode_length is None else record.steps + 1,
         dtype=record.dtype,
         quantize=record.quantize,
         kv_dtype=record.kv_dtype or "auto",

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from inferometer.bench.backend import PageUse
+from inferometer.bench.environment import telemetry
 from inferometer.bench.record import PeakMemory
 from inferometer.hardware.host_memory import free_host_bytes
 
@@ -67,6 +68,7 @@ class PeakMeter:
     def __init__(self, device: torch.device, *, alone: bool) -> None:
         self._device = device
         self._alone = alone
+        self._telemetry = telemetry(device)
         self._foreign = 0
         self._peak = PeakMemory()
 
@@ -83,13 +85,15 @@ class PeakMeter:
             return
         idle = 0 if pages is None else (pages.pages - pages.peak) * pages.page_bytes
         allocated = int(torch.cuda.max_memory_allocated(self._device)) - self._foreign - idle
-        reserved = in_use = None
+        reserved = in_use = process = None
         if self._alone:
+            process = self._telemetry.read().value("gpu_process_memory_bytes")
             reserved = max(int(torch.cuda.max_memory_reserved(self._device)), self._peak.reserved or 0)
             free, total = torch.cuda.mem_get_info(self._device)
             # The allocator gives nothing back within a case, so what is in use after a run is also the most that was.
             in_use = max(total - free, self._peak.device or 0)
-        self._peak = PeakMemory(allocated=max(allocated, self._peak.allocated or 0), reserved=reserved, device=in_use)
+        allocated = max(allocated, self._peak.allocated or 0)
+        self._peak = PeakMemory(allocated=allocated, reserved=reserved, device=in_use, process=process)
 
     @property
     def peak(self) -> PeakMemory:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Literal, cast
 
@@ -16,6 +17,7 @@ from inferometer.bench.memory import release_caches
 from inferometer.bench.opening import Opening
 from inferometer.engine.device import synchronise
 from inferometer.engine.engine import PAGE_SIZE, SEATS, SWEEP_TOKENS, Engine
+from inferometer.engine.invented import fill, invent
 from inferometer.engine.llm import LLM
 from inferometer.engine.tuning import tune
 from inferometer.errors import UserError
@@ -96,16 +98,7 @@ class NativeBackend:
         least, most = _residents(admission, rows)
         room = self._require_room(rows, least, tokens - 1, least * each)
         self.phased = isinstance(admission, Zigzag) and most == rows and room >= rows * each
-        self._engine = Engine(
-            self._llm.model,
-            pages=min(most * each, room),
-            page_size=PAGE_SIZE,
-            seats=rows,
-            sweep_tokens=max(self._sweep_tokens, rows),
-            admission=admission,
-            prefix_caching=False,
-            lookahead=self._lookahead,
-        )
+        self._engine = self._made(min(most * each, room), rows, admission, prefix_caching=False)
 
     def reorder(self, admission: Admission | None) -> None:
         """Runs the batches that are prepared from now on under another admission."""
@@ -119,6 +112,13 @@ class NativeBackend:
             while not sequence.launched:
                 self._step()
 
+    def fill(self, prompts: Prompts, params: SamplingParams) -> None:
+        """Pages of random keys and values for the prompts, but for what lies behind the last full one; that is computed."""
+        engine = self._finding
+        told_apart = [_numbered(prompt, row, self.output_width) for row, prompt in enumerate(prompts)]
+        invent(engine, [Request(row, tuple(prompt), params, 0) for row, prompt in enumerate(told_apart)])
+        self.prefill(told_apart, params)
+
     def decode(self) -> None:
         """One sweep of a token a row. On a GPU what it reads are the tokens of the sweep before it."""
         self._step()
@@ -129,6 +129,21 @@ class NativeBackend:
         for sequence in self._sequences:
             while sequence.remaining:
                 self._step()
+
+    def hold(self, prompts: Prompts, params: SamplingParams, steps: int, *, filled: bool) -> None:
+        """Stops after the middle step, while every row is still to go on."""
+        more = replace(params, max_new_tokens=params.max_new_tokens + 2)
+        if steps < 2:  # the only step is the last one, after which a row has ended
+            self.prepare(len(prompts), len(prompts[0]) + more.max_new_tokens)
+            params = more
+        (self.fill if filled else self.prefill)(prompts, params)
+        for _ in range((steps + 1) // 2):
+            self.decode()
+        self._running.drain()
+
+    def again(self) -> None:
+        """Launches that step's sweep once more."""
+        self._running.relaunch()
 
     def page_use(self) -> PageUse | None:
         """The pages of the last batch; None where no cache was taken."""
@@ -218,6 +233,28 @@ class NativeBackend:
         return rows
 
     @property
+    def _finding(self) -> Engine:
+        """The engine with all its pages filled at random, and able to find them by the prompts that they stand for."""
+        engine = self._running
+        if not engine.prefix_caching:
+            engine.close()
+            self._engine = engine = self._made(engine.pages, engine.seats, engine.admission, prefix_caching=True)
+            fill(engine, engine.pages, seed=0)
+        return engine
+
+    def _made(self, pages: int, rows: int, admission: Admission, *, prefix_caching: bool) -> Engine:
+        return Engine(
+            self._llm.model,
+            pages=pages,
+            page_size=PAGE_SIZE,
+            seats=rows,
+            sweep_tokens=max(self._sweep_tokens, rows),
+            admission=admission,
+            prefix_caching=prefix_caching,
+            lookahead=self._lookahead,
+        )
+
+    @property
     def _running(self) -> Engine:
         if self._engine is None:
             raise RuntimeError("a batch needs a cache prepared for it")
@@ -258,3 +295,9 @@ def _residents(admission: Admission, rows: int) -> tuple[int, int]:
             return 1, rows
         case _:
             raise TypeError(f"no case runs under {admission!r}")
+
+
+def _numbered(prompt: Sequence[int], row: int, vocabulary: int) -> Sequence[int]:
+    """The prompt with its row's number for its first tokens: rows that are alike would find, and read, each other's pages."""
+    digits = [row // vocabulary**place % vocabulary for place in range(min(4, len(prompt)))]
+    return [*digits, *prompt[len(digits) :]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from inferometer.bench.case import Case
 from inferometer.bench.record import Bound, Predicted
@@ -52,8 +52,8 @@ def outlook(case: Case, spec: ModelSpec, device: DeviceSpec | None) -> Outlook:
             spec,
             device,
             batch_size=case.batch_size,
-            sequence_length=case.sequence_length,
-            decode_length=case.decode_length,
+            sequence_length=case.prompt_length,
+            decode_length=None if case.decode_length is None else case.steps + 1,
             dtype=case.dtype,
             quantize=case.quantize,
             kv_dtype=case.kv_dtype or "auto",
@@ -65,6 +65,11 @@ def outlook(case: Case, spec: ModelSpec, device: DeviceSpec | None) -> Outlook:
     except UserError:
         return Outlook()  # a description of the device that lacks the rates of this case
     predicted = Predicted(**found.predicted)
+    if case.decode_only:
+        predicted = replace(predicted, prefill_ms=None, j_per_token=None)
     if found.limits.basis == "assumed":
         return Outlook(predicted=predicted)
-    return Outlook(Bound(**found.bound), predicted, {str(phase): each.bound for phase, each in found.phases.items()})
+    bound = Bound(**found.bound)
+    if case.decode_only:
+        bound = replace(bound, prefill_ms=None, binds={name: what for name, what in (bound.binds or {}).items() if name != "prefill_ms"})
+    return Outlook(bound, predicted, {str(phase): each.bound for phase, each in found.phases.items()})

@@ -36,7 +36,7 @@ class Planned:
     @property
     def limit_s(self) -> float:
         """After how many seconds it counts as hung."""
-        return self.forecast.time_limit_s if self.question.timeout_s is None else self.question.timeout_s
+        return round(self.forecast.time_limit_s) if self.question.timeout_s is None else self.question.timeout_s
 
     @property
     def label(self) -> str:

@@ -36,11 +36,15 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakMemory:
-    """Peak bytes during the case: tensors of this backend, what the allocator held for them, what the whole device had in use."""
+    """Peak bytes during the case: tensors of this backend, what the allocator held for them, what the whole device had in use.
+
+    process: what the driver counts as this process's, which is also the context, the libraries' kernels and recorded graphs.
+    """
 
     allocated: int | None = None
     reserved: int | None = None
     device: int | None = None
+    process: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +86,8 @@ class Record:
     """The answer to a case. Unknown is None. Times in milliseconds, one sample a run.
 
     Under an admission that lets some rows decode while others still prefill, only total_ms has a meaning. pages_peak: the most pages
-    of KV cache in use at once, page_size: the tokens of each. study, part, column: where a study asked, None outside of one.
+    of KV cache in use at once, page_size: the tokens of each. decode_only: there was no prompt but a cache filled at random, and the first
+    of decode_length steps attended over sequence_length tokens. study, part, column: where a study asked, None outside of one.
 
     Raises ValueError where decode_total differs from steps x decode_token, where throughput x latency differs from the tokens of a
     run (or of all requests to a server, whose times are in `serving`), where an "ok" case has no times, a failed check or evidence of a
@@ -116,6 +121,7 @@ class Record:
     decode_length: int | None
     forward_only: bool = False
     loss: bool = False
+    decode_only: bool = False
     request_rate: float | None = None
     requests: int | None = None
     api: str | None = None
@@ -166,19 +172,28 @@ class Record:
             self._check_serving(self.serving)
         elif self.forward_only:
             self._check_forward()
+        elif self.decode_only:
+            self._check_decode_only()
         else:
             self._check_generation()
         self._check_throughput()
 
     @property
     def steps(self) -> int:
-        """Decode steps: decode_length less the first token, which the prefill gives."""
-        return 0 if self.decode_length is None else self.decode_length - 1
+        """Decode steps: decode_length less the first token, which the prefill gives where there is one."""
+        return 0 if self.decode_length is None else self.decode_length - (not self.decode_only)
 
     def _check_forward(self) -> None:
         others = (self.prefill_ms, self.decode_token_ms, self.decode_total_ms, self.total_ms)
         if self.forward_ms is None or any(t is not None for t in others):
             raise ValueError("a forward-only case has forward_ms and no other time")
+
+    def _check_decode_only(self) -> None:
+        if any(t is not None for t in (self.prefill_ms, self.total_ms, self.forward_ms)):
+            raise ValueError("a case without a prefill has decode times and no others")
+        if self.decode_total_ms is None or self.decode_token_ms is None:
+            raise ValueError("a case without a prefill has decode_total_ms and decode_token_ms")
+        self._check_steps(self.decode_total_ms, self.decode_token_ms)
 
     def _check_serving(self, serving: Mapping[str, Any]) -> None:
         times = (self.prefill_ms, self.decode_token_ms, self.decode_total_ms, self.total_ms, self.forward_ms)
@@ -207,12 +222,15 @@ class Record:
         decode = (0.0,) * self.runs
         if self.decode_total_ms is not None and self.decode_token_ms is not None:
             decode = self.decode_total_ms.samples
-            for run, (total, token) in enumerate(zip(decode, self.decode_token_ms.samples, strict=True)):
-                if not math.isclose(total, self.steps * token, rel_tol=_RELATIVE):
-                    raise ValueError(f"run {run}: decode_total_ms {total} is not {self.steps} steps of {token}")
+            self._check_steps(self.decode_total_ms, self.decode_token_ms)
         for run, (whole, prefill, rest) in enumerate(zip(self.total_ms.samples, self.prefill_ms.samples, decode, strict=True)):
             if not math.isclose(whole, prefill + rest, rel_tol=_RELATIVE):
                 raise ValueError(f"run {run}: total_ms {whole} is not prefill {prefill} and decode {rest}")
+
+    def _check_steps(self, totals: Summary, tokens: Summary) -> None:
+        for run, (total, token) in enumerate(zip(totals.samples, tokens.samples, strict=True)):
+            if not math.isclose(total, self.steps * token, rel_tol=_RELATIVE):
+                raise ValueError(f"run {run}: decode_total_ms {total} is not {self.steps} steps of {token}")
 
     def _check_throughput(self) -> None:
         for name, (tokens, latency) in self._work().items():

@@ -18,6 +18,7 @@ from inferometer.schedule.admission import admission as admission_of
 class BenchRequest:
     """Cases at several batch sizes. Names are those of the command line; None is unset. `gpu_memory` is in GiB.
 
+    With `decode_only` a sequence length is a context that decode steps attend over; `contexts` are several of them.
     Of a server at `url`, a batch size is so many requests at a time; `request_rate` (a second), `requests`, `request_timeout` (seconds)
     and the SLO are its alone.
     """
@@ -28,9 +29,12 @@ class BenchRequest:
     decode_length: int = 8
     runs: int = 10
     warmups: int = 1
+    energy: bool = True
     backends: tuple[str, ...] = ("native",)
     forward_only: bool = False
     loss: bool = False
+    decode_only: bool = False
+    contexts: tuple[int, ...] = ()
     do_sample: bool = False
     temperature: float | None = None
     top_k: int | None = None
@@ -71,6 +75,13 @@ class BenchRequest:
                 raise UserError(f"{flag} must be at least {least}, not {value}")
         if not self.backends:
             raise UserError("--backend names no stack; use --backend native")
+        if self.contexts and not self.decode_only:
+            raise UserError("contexts are of decode steps alone; set decode_only")
+        if self.decode_only and min(self.contexts or (self.sequence_length,)) < 2:
+            raise UserError("--decode-at must be at least 2: a context is a step's own token and those before it")
+        for given, flag in ((self.forward_only, "--forward-only"), (self.admission is not None, "--admission")):
+            if self.decode_only and given:
+                raise UserError(f"{flag} means nothing to --decode-at, which has decode steps alone; leave one of them out")
         if self.loss and not self.forward_only:
             raise UserError("--loss is that of one forward pass; add --forward-only")
         if self.loss and self.sequence_length < 2:
@@ -134,12 +145,15 @@ class BenchRequest:
         """Raises UserError for what this model cannot do."""
         if spec.encoder and self.loss:
             raise UserError(f"--loss needs next-token logits, and {spec.name} is an encoder; leave --loss out")
+        if spec.encoder and self.decode_only:
+            raise UserError(f"--decode-at needs a decoder, and {spec.name} is an encoder; leave --decode-at out")
         if spec.encoder and self.admission is not None:
             raise UserError(f"--admission orders prefill and decode, and {spec.name} is an encoder; leave --admission out")
         self.check_backends(spec=spec)
         forward_only = self.forward_only or spec.encoder
-        tokens = self.sequence_length if forward_only else self.sequence_length + self.decode_length
-        asked = f"--sequence-length {self.sequence_length}"
+        length = max(self._lengths)
+        tokens = length if forward_only else length + self.decode_length
+        asked = f"--decode-at {length}" if self.decode_only else f"--sequence-length {length}"
         asked += " makes" if forward_only else f" and --decode-length {self.decode_length} make"
         limits = {"positions": spec.context_limit, "tokens in its sliding window": spec.sliding_window}
         for what, limit in limits.items():
@@ -147,7 +161,7 @@ class BenchRequest:
                 raise UserError(f"{asked} {tokens} tokens, but {spec.name} has {limit} {what}; use shorter ones")
 
     def rounds(self, spec: ModelSpec, *, dtype: str, device: str | None, device_name: str | None) -> list[list[Case]]:
-        """The cases: for each batch size in the order given, one for each backend."""
+        """The cases: for each batch size in the order given, and each context, one for each backend."""
         forward_only = self.forward_only or spec.encoder
         # Its default is part of the question.
         group_size = getattr(self.order(), "group_size", None)
@@ -160,7 +174,7 @@ class BenchRequest:
                     device=device,
                     device_name=device_name,
                     batch_size=batch_size,
-                    sequence_length=self.sequence_length,
+                    sequence_length=length,
                     decode_length=None if forward_only else self.decode_length,
                     weights=self.weights,
                     seed=self.seed,
@@ -179,11 +193,17 @@ class BenchRequest:
                     do_sample=self.do_sample,
                     forward_only=forward_only,
                     loss=self.loss,
+                    decode_only=self.decode_only,
                 )
                 for backend in self.backends
             ]
             for batch_size in self.batch_sizes
+            for length in self._lengths
         ]
+
+    @property
+    def _lengths(self) -> tuple[int, ...]:
+        return self.contexts or (self.sequence_length,)
 
     @property
     def memory_limit(self) -> int | None:

@@ -24,14 +24,16 @@ from inferometer.bench.record import Checked, PeakMemory, Record, throughput, wo
 from inferometer.bench.timed_run import timed_run
 
 _CHECK_STEPS = 4
+_CHECK_TOKENS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How often a case runs: `warmups` times unseen, then `runs` times measured."""
+    """How often a case runs: `warmups` times unseen, then `runs` times measured, and where `energy` can be told, for seconds more."""
 
     runs: int
     warmups: int
+    energy: bool = True
 
     def __post_init__(self) -> None:
         if self.runs < 1 or self.warmups < 0:
@@ -144,7 +146,7 @@ class Runner:
         if not ready:
             return []
         try:
-            return self._prompts_for(ready[0].case.batch_size, ready[0].case.sequence_length)
+            return self._prompts_for(ready[0].case.batch_size, ready[0].case.prompt_length)
         except MemoryError as error:
             evidence = Failure("oom", evidence_of(error))
         for column in ready:
@@ -155,7 +157,7 @@ class Runner:
     def _take_room(self, column: Column) -> None:
         case = column.case
         if case.decode_length is not None:
-            column.backend.prepare(case.batch_size, case.sequence_length + case.decode_length)
+            column.backend.prepare(case.batch_size, case.row_tokens)
 
     def _attempt(self, column: Column, action: Callable[..., None], *arguments: Any) -> None:
         try:
@@ -194,6 +196,9 @@ class Runner:
 
     def _compare(self, column: Column, reference: Reference | None, prompts: Prompts) -> Checked:
         case, backend = column.case, column.backend
+        if case.decode_only:
+            # What fills the context is not the model's, so there is nothing to compare there; short rows show whether the model is right.
+            prompts = [prompt[:_CHECK_TOKENS] for prompt in prompts]
         steps = 0
         if not backend.encoder and (not case.forward_only or reference is None):
             steps = min(_CHECK_STEPS, case.decode_length or _CHECK_STEPS)
@@ -206,21 +211,20 @@ class Runner:
 
     def _cycle(self, column: Column, prompts: Prompts, measured: bool) -> None:
         column.meter.start(column.backend.resident_bytes)
-        times = timed_run(column.case, column.backend, prompts, column.energy, self._clock)
+        times = timed_run(column.case, column.backend, prompts, self._clock)
         if not measured:
-            column.energy.forget()
             return
         pages = column.backend.page_use()
         column.meter.stop(pages)
-        column.energy.take()
         column.add(times, pages)
+        if self._effort.energy and column.measured == self._effort.runs:
+            column.energy.measure(column.case, column.backend, prompts)
 
     def _record(self, column: Column, started: datetime) -> Record:
         if column.failure is not None:
             return self._answer(column.case, started, column.backend.stack_version, failure=column.failure, checked=column.checked)
         times = column.times()
         case = column.case
-        tokens = case.batch_size * (case.sequence_length if case.decode_length is None else case.decode_length)
         return self._answer(
             case,
             started,
@@ -229,7 +233,7 @@ class Runner:
             checked=column.checked,
             pages=column.pages,
             peak_memory=column.meter.peak,
-            energy=column.energy.result(tokens),
+            energy=column.energy.result,
         )
 
     def _unopened_record(self, case: Case, started: datetime) -> Record:

@@ -16,7 +16,7 @@ from inferometer.bench.request import BenchRequest
 
 TIMEOUT = "timeout_s"
 # Resolved from others, or the plural of one.
-_NOT_GIVEN = {"device_name", "memory_limit", "batch_sizes", "backends"}
+_NOT_GIVEN = {"device_name", "memory_limit", "batch_sizes", "backends", "contexts"}
 _MAY_BE_ZERO = {"warmups", "seed"}
 
 

@@ -63,5 +63,5 @@ class Turn:
     def _evidence(self, error: WorkerEndedError) -> str:
         if error.status != "timeout":
             return error.evidence
-        given = self.planned.question.timeout_s is not None
-        return f"{error.evidence}; the case may take {self.planned.limit_s:.0f} s ({'as the study says' if given else 'from its forecast'})"
+        whose = "from its forecast" if self.planned.question.timeout_s is None else "as the study says"
+        return f"no end within {self.planned.limit_s:g} s ({whose}), {error.evidence}"

@@ -1,7 +1,8 @@
 """A column's process: takes a study's cases one after another and answers with their records.
 
-Started as `python -m inferometer.bench.worker FD PARENT`: the socket to talk through, and the process that it must not outlive. A message
-is a line of JSON each way: {"do": STEP, ...} is answered with {"resident_bytes": N}, and {"record": {...}} as well where the case ended.
+Started as `python -m inferometer.bench.worker FD PARENT BACKEND`: the socket to talk through, the process that it must not outlive, and
+the backend of the cases, whose imports are over before the first message goes out. A message is a line of JSON each way: {"do": STEP, ...}
+is answered with {"resident_bytes": N}, and {"record": {...}} as well where the case ended.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ def main(arguments: list[str]) -> int:
     from inferometer.bench.desk import Desk
 
     desk = Desk()
+    desk.settle(arguments[2])
     _send(end, {"resident_bytes": 0})
     with end.makefile("rb") as lines:
         for line in lines:

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal
 
 import inferometer
 from inferometer.bench.case import Case
+from inferometer.bench.entry import BackendEntry
 from inferometer.bench.oom_killer import kills
 from inferometer.bench.request import BenchRequest
 
@@ -29,7 +30,7 @@ _MEMORY_WORDS: Final = ("std::bad_alloc", "out of memory", "MemoryError")
 
 
 class WorkerEndedError(Exception):
-    """The process gave no answer: it ended by itself, or it was ended as it took too long. `evidence` says which way."""
+    """The process gave no answer. `evidence` says in which way it ended by itself; of a time-out, in which step it was."""
 
     def __init__(self, status: Literal["oom", "error", "timeout"], evidence: str) -> None:
         super().__init__(evidence)
@@ -47,9 +48,9 @@ class Answer:
 
 
 class WorkerProcess:
-    """A running process. `python` is the interpreter that its backend wants."""
+    """A running process for the cases of one backend, under the interpreter that this wants."""
 
-    def __init__(self, python: str) -> None:
+    def __init__(self, backend: BackendEntry) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the process)
         self._kills = kills()
         self._end, other = socket.socketpair()
@@ -57,7 +58,7 @@ class WorkerProcess:
         package = str(Path(inferometer.__file__).parent.parent)
         with other:
             self._process = subprocess.Popen(
-                [python, "-m", "inferometer.bench.worker", str(other.fileno()), str(os.getpid())],
+                [backend.python, "-m", "inferometer.bench.worker", str(other.fileno()), str(os.getpid()), backend.name],
                 pass_fds=(other.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -116,7 +117,7 @@ class WorkerProcess:
             while b"\n" not in self._buffer:
                 left = deadline - time.monotonic()
                 if left <= 0 or not selector.select(left):
-                    raise WorkerEndedError("timeout", f"no end within {limit_s:.0f} s, {when}")
+                    raise WorkerEndedError("timeout", when)
                 data = b""
                 with suppress(ConnectionResetError):
                     data = self._end.recv(1 << 16)

@@ -39,9 +39,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--decode-length", type=at_least(1), default=8, metavar="N", help="tokens to generate for each (default: 8)")
     group.add_argument("--runs", type=at_least(1), default=10, metavar="N", help="measured runs of each batch size (default: 10)")
     group.add_argument("--warmups", type=at_least(0), default=1, metavar="N", help="runs before them (default: 1)")
+    group.add_argument("--no-energy", action="store_true", help="do not repeat each phase for two seconds to read its energy")
     group.add_argument("--backend", choices=names(), action="append", help="repeatable; several take turns run by run (default: native)")
     group.add_argument("--forward-only", action="store_true", help="one forward with logits at every position instead of generation")
     group.add_argument("--loss", action="store_true", help="with --forward-only: also the mean next-token cross-entropy")
+    group.add_argument(
+        "--decode-at",
+        type=at_least(2),
+        action="append",
+        metavar="CONTEXT",
+        help="time --decode-length decode steps over a cache filled at random with so many tokens; repeatable, without a prefill",
+    )
     group.add_argument("--quantize", metavar="FORMAT", help="format of the layers' weights; which ones there are, the backend decides")
     server = parser.add_argument_group("a server, with --backend http; a bearer token is read from INFEROMETER_API_KEY")
     server.add_argument("--url", metavar="URL", help="where it listens, as http://HOST:PORT; MODEL is then the name it is asked for")
@@ -70,9 +78,12 @@ def run(arguments: argparse.Namespace) -> int:
         decode_length=arguments.decode_length,
         runs=arguments.runs,
         warmups=arguments.warmups,
+        energy=not arguments.no_energy,
         backends=tuple(dict.fromkeys(arguments.backend or ("native",))),
         forward_only=arguments.forward_only,
         loss=arguments.loss,
+        decode_only=bool(arguments.decode_at),
+        contexts=tuple(dict.fromkeys(arguments.decode_at or ())),
         do_sample=arguments.do_sample,
         temperature=arguments.temperature,
         top_k=arguments.top_k,

@@ -21,6 +21,7 @@ COMMANDS = {
     "study": "run sets of cases over several stacks, to tables that were published",
     "estimate": "predict times, memory and energy on any device, beside the bound",
     "validate": "compare predictions with published measurements, by regime",
+    "report": "make a document or a page of records, or compare old records with new ones",
     "models": "list the known models; fetch an embedded one",
     "devices": "list the known devices, detect what is here, calibrate it",
 }

@@ -174,9 +174,9 @@ def _line(record: Record, number: int, total: int) -> str:
     where = f"{record.part}, {record.column}, {record.model}, batch {record.batch_size}, prompt {record.sequence_length}"
     if record.decode_length is not None:
         where += f", {record.decode_length} new"
-    time = record.forward_ms or record.total_ms
-    outcome = f"{record.status}: {record.evidence}" if time is None else f"ok, {time.p50:.2f} ms"
-    return f"[{number}/{total}] {where}: {outcome}"
+    time = record.forward_ms or record.total_ms or record.decode_token_ms
+    outcome = record.status if record.evidence is None else f"{record.status}: {record.evidence}"
+    return f"[{number}/{total}] {where}: {outcome}" + ("" if time is None else f", {time.p50:.2f} ms")
 
 
 def _print_plan(plans: Sequence[Planned], *, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from inferometer.bench.study import Settings, Study
 from inferometer.bench.study_file import FULL, StudyFile
 from inferometer.bench.study_folder import STUDY, latest, read_folder
-from inferometer.bench.study_library import find_study
+from inferometer.bench.study_library import find_study, shipped
 from inferometer.report.markdown import table
 from inferometer.report.study_tables import document
 
@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0."""
     path = Path(arguments.study).expanduser()
-    if (path / STUDY).is_file():
+    if (path / STUDY).is_file() or (path.is_dir() and arguments.study not in shipped()):
         file, records = read_folder(path)
         print(document(file.study(), list(latest(records).values()), format=arguments.format), end="")
     else:

@@ -31,6 +31,11 @@ def document(study: Study, records: Iterable[Record], *, format: Format = "md", 
     images: the titles of plots that lie beside the report, by their file names. Raises ValueError for a table that the study's file
     describes wrongly, naming the key.
     """
+    return written(document_parts(study, records, images=images), format)
+
+
+def document_parts(study: Study, records: Iterable[Record], *, images: Mapping[str, str] | None = None) -> list[Part]:
+    """What `document` writes. Raises what it does."""
     mine = [record for record in records if record.study in (None, study.name)]
     parts: list[Part] = [Heading(1, study.title), *_card(study, mine)]
     empty: list[str] = []
@@ -51,7 +56,7 @@ def document(study: Study, records: Iterable[Record], *, format: Format = "md", 
     claims = () if study.document is None else notes_on(study.document)
     if claims:
         parts += [Heading(_SECTION, f"What is wrong in the published tables (document {study.document})"), Bullets(claims)]
-    return written(parts, format)
+    return parts
 
 
 def _level(section: str | None) -> int:
