@@ -427,3 +427,17 @@ def test_a_model_that_is_no_preset_has_no_prediction_and_is_not_looked_for() -> 
     made = document(study_of(SWEEP + spec), [ran("new", prefill=[5.0], token=[5.0], model="/somewhere/else")])
     assert cells(made, "| batch_size") == [["1", "0.025", "-"]]
     assert "Predicted for the same device" not in made
+
+
+def test_work_whose_phases_have_no_times_has_the_bound_of_the_same_work_beside_it() -> None:
+    spec = '[[table]]\npart = "sweep"\ntitle = "T"\nrows = "batch_size"\ncolumns = "column"\ncell = "latency"\nbeside = ["bound"]\n'
+    asked: dict[str, Any] = {"group_size": 1, "num_groups": 1}
+    old = ran("old", prefill=[5.0], token=[5.0], admission="zigzag", bound=BOUND, **asked)
+    new = ran("new", total=[18.0], admission="diagonal", **asked)
+    made = document(study_of(SWEEP + spec), [old, new])
+    assert cells(made.split("The least that this device needs")[1], "| batch_size") == [
+        ["1", "0.0090 (36%, memory)", "0.0090 (50%, memory)"]
+    ]
+    elsewhere = ran("new", total=[18.0], admission="diagonal", device_name="another", **asked)
+    made = document(study_of(SWEEP + spec), [old, elsewhere])
+    assert cells(made.split("The least that this device needs")[1], "| batch_size") == [["1", "0.0090 (36%, memory)"]]

@@ -8,7 +8,7 @@ from typing import Any
 
 from inferometer.bench.record import Record
 from inferometer.bench.study_cell import Source, Template, shaped
-from inferometer.bench.study_figure import Figure, bounded, limit
+from inferometer.bench.study_figure import Figure, limit
 from inferometer.bench.study_layout import WORDS, BlockSpec, ColumnSpec, PlotSpec, PublishedSpec, TableSpec, Where
 from inferometer.report.case_prediction import estimated
 from inferometer.report.cell_values import CellValues
@@ -83,7 +83,7 @@ class Entries:
         return Entry(self._word("missing"))
 
     def _shown(self, record: Record, cell: Template, name: str) -> Entry:
-        values = CellValues(record)
+        values = CellValues(record, bounded=self.records.bounded(record))
         found = _filled(values, cell)
         if found is None and self._measures and record.status != "ok":
             return Entry(self.notes.mark(self._word(record.status), f"{record.status}: {record.evidence}", name))
@@ -100,8 +100,8 @@ class Entries:
         self.notes.compared = True
         if self.source == "predicted":
             return f" ({shaped(reached / other, '.2f')})"
-        share, bound = values.value(figure, "share"), None if values.record is None else bounded(values.record)
-        what = None if bound is None else limit(figure, bound)
+        share = values.value(figure, "share")
+        what = None if values.bound is None else limit(figure, values.bound)
         if share is None:
             return ""
         shown = f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"
