@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from study_records import HERE, ran, study_of
 
 from inferometer.bench.record import Record
+from inferometer.estimate.estimate import estimate
 from inferometer.report.study_tables import document
 
 SWEEP = """
@@ -406,3 +407,37 @@ beside = []
                 labels = {**dict(zip(rows, line[:2], strict=True)), across: label}
                 found[int(labels["batch_size"]), int(labels["sequence_length"]), labels["column"]] = int(cell)
     assert found == named
+
+
+def test_groups_are_predicted_as_a_run_of_groups_in_their_order() -> None:
+    spec = '[[table]]\npart = "sweep"\ntitle = "T"\nrows = "batch_size"\ncolumns = "column"\ncell = "total_ms"\nbeside = ["predicted"]\n'
+    asked: dict[str, Any] = {"group_size": 4, "num_groups": 2, "batch_size": 8, "total": [100.0]}
+    made = document(study_of(SWEEP + spec), [ran("old", admission="zigzag", **asked), ran("new", admission="diagonal", **asked)])
+    ((_, zigzag, diagonal),) = cells(made.split("Predicted for the same device.")[1], "| batch_size")
+    expected = [
+        estimate("opt-125m", "h100-sxm", batch_size=8, sequence_length=8, decode_length=5, admission=order, group_size=4, calibration=None)
+        for order in ("zigzag", "diagonal")
+    ]
+    assert [float(each.split(" ")[0]) for each in (zigzag, diagonal)] == [round(each.total_ms or 0, 2) for each in expected]
+
+
+def test_a_model_that_is_no_preset_has_no_prediction_and_is_not_looked_for() -> None:
+    spec = '[[table]]\npart = "sweep"\ntitle = "T"\nrows = "batch_size"\ncell = "latency"\nbeside = ["predicted"]\n'
+    spec += 'columns = [{ column = "new" }, { heading = "EET", stack = "eet" }]\n'
+    made = document(study_of(SWEEP + spec), [ran("new", prefill=[5.0], token=[5.0], model="/somewhere/else")])
+    assert cells(made, "| batch_size") == [["1", "0.025", "-"]]
+    assert "Predicted for the same device" not in made
+
+
+def test_work_whose_phases_have_no_times_has_the_bound_of_the_same_work_beside_it() -> None:
+    spec = '[[table]]\npart = "sweep"\ntitle = "T"\nrows = "batch_size"\ncolumns = "column"\ncell = "latency"\nbeside = ["bound"]\n'
+    asked: dict[str, Any] = {"group_size": 1, "num_groups": 1}
+    old = ran("old", prefill=[5.0], token=[5.0], admission="zigzag", bound=BOUND, **asked)
+    new = ran("new", total=[18.0], admission="diagonal", **asked)
+    made = document(study_of(SWEEP + spec), [old, new])
+    assert cells(made.split("The least that this device needs")[1], "| batch_size") == [
+        ["1", "0.0090 (36%, memory)", "0.0090 (50%, memory)"]
+    ]
+    elsewhere = ran("new", total=[18.0], admission="diagonal", device_name="another", **asked)
+    made = document(study_of(SWEEP + spec), [old, elsewhere])
+    assert cells(made.split("The least that this device needs")[1], "| batch_size") == [["1", "0.0090 (36%, memory)"]]

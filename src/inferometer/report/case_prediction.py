@@ -24,7 +24,7 @@ def predicted(record: Record) -> Quantities | None:
     Groups in an order of their own are always estimated as such a run.
     """
     said = record.predicted
-    if said is not None and record.admission not in _ORDERS:
+    if said is not None and order_of(record) is None:
         return Quantities(
             batch_size=record.batch_size,
             sequence_length=record.sequence_length,
@@ -35,8 +35,21 @@ def predicted(record: Record) -> Quantities | None:
             peak_memory_bytes=said.peak_memory_bytes,
             j_per_token=said.j_per_token,
         )
-    stack = stack_of(record.backend)
+    stack = stack_of_backend(record.backend)
     return None if stack is None else estimated(record, stack)
+
+
+def order_of(record: Record) -> str | None:
+    """The order that a record's groups ran in, None without groups. Groups of a stack that names no order run as FlexGen's do."""
+    if record.admission in _ORDERS:
+        return record.admission
+    return "zigzag" if record.admission is None and record.num_groups is not None else None
+
+
+@lru_cache(maxsize=64)
+def stack_of_backend(backend: str) -> str | None:
+    """`stack_of`, asked once: to find that a backend is not known here takes tens of milliseconds."""
+    return stack_of(backend)
 
 
 def estimated(record: Record, stack: str, changes: Mapping[str, Any] | None = None) -> Quantities | None:
@@ -45,8 +58,9 @@ def estimated(record: Record, stack: str, changes: Mapping[str, Any] | None = No
     None for a model that is no preset, an unknown device or stack, and a case that the estimator refuses.
     """
     asked = {name: getattr(record, name) for name in ("model", "batch_size", "sequence_length", "decode_length", "dtype", "quantize")}
-    asked |= {name: getattr(record, name) for name in ("tensor_parallel", "forward_only", "loss", "admission", "group_size", "device")}
-    asked |= dict(changes or {})
+    asked |= {name: getattr(record, name) for name in ("tensor_parallel", "forward_only", "loss", "group_size", "device")}
+    asked["admission"] = order_of(record)
+    asked |= {name: value for name, value in (changes or {}).items() if name in asked}
     if asked["device"] is None or preset(asked["model"]) is None:
         return None
     found = _estimate(stack, **asked)
@@ -68,14 +82,14 @@ def estimated(record: Record, stack: str, changes: Mapping[str, Any] | None = No
 
 @lru_cache(maxsize=4096)
 def _estimate(stack: str, *, admission: str | None, group_size: int | None, device: str, **asked: Any) -> Estimate | None:
-    grouped = admission in _ORDERS
+    grouped = admission is not None
     try:
         # A processor has no datasheet: what was measured of it is all there is.
         calibration: Literal["auto"] | None = "auto" if device == CPU else None
         return estimate(
             device=device,
             stack=stack,
-            admission=admission if grouped else None,
+            admission=admission,
             group_size=group_size if grouped else None,
             calibration=calibration,
             **asked,

@@ -13,10 +13,11 @@ from inferometer.report.published_figures import Published
 
 @dataclass(frozen=True, slots=True)
 class CellValues:
-    """One case's figures from all their sources. record None: a case that only a publication knows."""
+    """One case's figures from all their sources; bounded is the record that has the bound of its work, which may be another's."""
 
-    record: Record | None
+    record: Record
     published: Published | None = None
+    bounded: Record | None = None
 
     def of(self, field: Field) -> float | None:
         """The number, None where its source does not know it. Raises TypeError for a field without a figure."""
@@ -27,7 +28,7 @@ class CellValues:
     def value(self, figure: Figure, source: Source, name: str = "mean") -> float | None:
         """A figure from a source."""
         if source == "measured":
-            return None if self.record is None else statistic(self.record, figure, name)
+            return statistic(self.record, figure, name)
         if source == "error":
             return _relative(self.value(figure, "predicted"), self.value(figure, "measured"))
         if source == "published_error":
@@ -42,9 +43,14 @@ class CellValues:
             return None if self.published is None else self.published.measured
         if source == "published_estimate":
             return None if self.published is None else self.published.estimated
-        if self.record is None:
-            return None
-        return predicted(self.record) if source == "predicted" else bounded(self.record) if source == "bound" else measured(self.record)
+        if source == "bound":
+            return self.bound
+        return predicted(self.record) if source == "predicted" else measured(self.record)
+
+    @property
+    def bound(self) -> Quantities | None:
+        """The least that the device needs, None where its limits are not known."""
+        return None if self.bounded is None else bounded(self.bounded)
 
     def _share(self, figure: Figure) -> float | None:
         """Of the bound: the least time over the time, or the rate over the highest rate."""

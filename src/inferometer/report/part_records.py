@@ -10,6 +10,7 @@ from typing import Any
 from inferometer.bench.record import Record
 from inferometer.bench.study import Cell, Study
 from inferometer.bench.study_layout import TOTAL_LENGTH, Where
+from inferometer.report.origin import Origin
 
 
 def setting(record: Record, name: str) -> Any:
@@ -55,6 +56,16 @@ class PartRecords:
             self.order,
         )
 
+    def bounded(self, record: Record) -> Record | None:
+        """A record that has the bound of this one's work: itself, or another of the same work on the same machine.
+
+        The least time that a device needs does not depend on the order in which groups go through it, nor on the stack.
+        """
+        if record.bound is not None:
+            return record
+        alike = (other for other in self.records if other.bound is not None and _work(other) == _work(record))
+        return next((other for other in alike if Origin.of(other).apart(Origin.of(record)) is None), None)
+
     def values(self, names: Sequence[str]) -> tuple[tuple[Any, ...], ...]:
         """The distinct values that the records have in these settings together: numbers by size, others as the study orders them."""
         found = dict.fromkeys(tuple(setting(record, name) for name in names) for record in self.records)
@@ -67,3 +78,9 @@ class PartRecords:
         if all(isinstance(value, int | float) and not isinstance(value, bool) for value in [*known, *others]):
             return {value: place for place, value in enumerate(sorted({*known, *others}))}
         return {value: place for place, value in enumerate([*known, *others])}
+
+
+def _work(record: Record) -> tuple[Any, ...]:
+    """What a device has to do in a case, whoever has it done."""
+    names = ("model", "device", "dtype", "quantize", "kv_dtype", "tensor_parallel", "batch_size", "sequence_length", "decode_length")
+    return tuple(setting(record, name) for name in (*names, "forward_only", "loss", "decode_at"))

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from inferometer.bench.record import Record
-from inferometer.bench.registry import stack_of
 from inferometer.bench.study_figure import GIB, Quantities
 from inferometer.bench.study_layout import PublishedSpec
 from inferometer.estimate.measured import MeasuredRow, load_rows
 from inferometer.hardware.catalogue import find_device
 from inferometer.model.presets import preset
+from inferometer.report.case_prediction import order_of, stack_of_backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +63,10 @@ def published(record: Record, spec: PublishedSpec, *, device: str | None = None)
 
 def _same_stack(row: MeasuredRow, record: Record, spec: PublishedSpec) -> bool:
     """Where no stack is named, a publication is of the record's own, in the record's own type."""
-    if spec.stack is None and (row.stack != stack_of(record.backend) or (spec.dtype is None and row.dtype != record.dtype)):
+    if spec.stack is None and (row.stack != stack_of_backend(record.backend) or (spec.dtype is None and row.dtype != record.dtype)):
         return False
-    order = spec.admission or record.admission
-    return row.quantize == record.quantize and (row.admission is None or row.admission == order)
+    order = spec.admission or order_of(record)
+    return row.quantize == record.quantize and row.admission in (None, order)
 
 
 def _same_case(row: MeasuredRow, record: Record, prompt_tokens: int | None) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from inferometer.bench.record import Record
 from inferometer.bench.study_cell import Source, Template, shaped
-from inferometer.bench.study_figure import Figure, bounded, limit
+from inferometer.bench.study_figure import Figure, limit
 from inferometer.bench.study_layout import WORDS, BlockSpec, ColumnSpec, PlotSpec, PublishedSpec, TableSpec, Where
 from inferometer.report.case_prediction import estimated
 from inferometer.report.cell_values import CellValues
@@ -83,7 +83,7 @@ class Entries:
         return Entry(self._word("missing"))
 
     def _shown(self, record: Record, cell: Template, name: str) -> Entry:
-        values = CellValues(record)
+        values = CellValues(record, bounded=self.records.bounded(record))
         found = _filled(values, cell)
         if found is None and self._measures and record.status != "ok":
             return Entry(self.notes.mark(self._word(record.status), f"{record.status}: {record.evidence}", name))
@@ -100,8 +100,8 @@ class Entries:
         self.notes.compared = True
         if self.source == "predicted":
             return f" ({shaped(reached / other, '.2f')})"
-        share, bound = values.value(figure, "share"), None if values.record is None else bounded(values.record)
-        what = None if bound is None else limit(figure, bound)
+        share = values.value(figure, "share")
+        what = None if values.bound is None else limit(figure, values.bound)
         if share is None:
             return ""
         shown = f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"
@@ -130,7 +130,7 @@ class Entries:
             of = cell if self.source == "published" else cell.sourced("published")
             return _filled(CellValues(record, self._publication(record, column, row.device)), of) or Entry(self._word("unknown"))
         changes: dict[str, Any] = {name: values[0] for name, values in column.where.items() if name != "column"}
-        said = estimated(record, column.stack or "", {"quantize": None, "admission": None, **changes})
+        said = estimated(record, column.stack or "", {"quantize": None, **changes})
         numbers = [None if said is None or each.figure is None else each.figure.of(said) for each in cell.fields]
         known = tuple(number for number in numbers if number is not None)
         return Entry(cell.text(known), known[0]) if len(known) == len(numbers) else Entry(self._word("unknown"))

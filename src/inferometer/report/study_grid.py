@@ -35,6 +35,11 @@ def grid_of(spec: TableSpec, records: PartRecords, source: Source, notes: Footno
     shown = [each for each in made if not each.empty]
     if not shown:
         return None
+    if source != "measured":
+        # A source that says nothing of a column, as a bound of memory, has no such column.
+        kept = [index for index in range(len(columns)) if any(line[index].text for each in shown for line in each.lines)]
+        columns = tuple(columns[index] for index in kept)
+        shown = [_Filled(each.block, tuple(tuple(line[index] for index in kept) for line in each.lines)) for each in shown]
     if spec.best is not None and source == "measured":
         shown = [_marked(each, spec.best == "high") for each in shown]
     return _headed(spec, columns, rows, shown) if spec.block_headings else _labelled(spec, columns, rows, shown)
