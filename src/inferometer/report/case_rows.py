@@ -40,6 +40,9 @@ def case_cells(record: Record, columns: Columns) -> tuple[str, ...]:
     rate = None if phase is None else phase.tok_s(record)
     share = None if phase is None else phase.share_of_bound(record)
     off = next((found for each in FIGURES if phase and each.name == phase.time and (found := error(record, each)) is not None), None)
+    served = record.serving or {}
+    if served:
+        rate = served.get("output_tok_s")
     peak, joules = record.peak_memory_bytes.allocated, (record.energy or {}).get("j_per_token")
     return (
         columns.name(record),
@@ -49,7 +52,7 @@ def case_cells(record: Record, columns: Columns) -> tuple[str, ...]:
         record.status,
         _median(PREFILL.summary(record)),
         _median(DECODE.summary(record)),
-        _median(others[0] if others else None),
+        ms(served["e2e"]["p50"]) if served.get("e2e") else _median(others[0] if others else None),
         "-" if summary is None or not summary.p50 else f"{100 * (summary.max - summary.min) / summary.p50:.1f} %",
         "-" if rate is None else short(rate),
         "-" if share is None else f"{100 * share:.1f} %",
