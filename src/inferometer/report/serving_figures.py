@@ -87,14 +87,7 @@ def _point(record: Record, key: str) -> Point | None:
 
 
 def _table(records: Sequence[Record], columns: Columns) -> str:
-    header = (
-        "Column",
-        "Load",
-        "Served",
-        "Failed",
-        *(f"{title}, p50 / p99 (ms)" for _, title, _ in _TIMES),
-        "Between tokens, p50 / p99 (ms)",
-    )
+    times = tuple(f"{title}, p50 / p99 (ms)" for title in (*(title for _, title, _ in _TIMES), "Between tokens"))
     rows = []
     for record in records:
         found: Mapping[str, Any] = record.serving or {}
