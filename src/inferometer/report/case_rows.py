@@ -37,12 +37,10 @@ def case_cells(record: Record, columns: Columns) -> tuple[str, ...]:
     phase = main_phase(record)
     summary = None if phase is None else phase.summary(record)
     others = [each.summary(record) for each in (FORWARD, WHOLE) if phase is each]
-    rate = None if phase is None else phase.tok_s(record)
+    rate = tok_s(record)
     share = None if phase is None else phase.share_of_bound(record)
     off = next((found for each in FIGURES if phase and each.name == phase.time and (found := error(record, each)) is not None), None)
     served = record.serving or {}
-    if served:
-        rate = served.get("output_tok_s")
     peak, joules = record.peak_memory_bytes.allocated, (record.energy or {}).get("j_per_token")
     return (
         columns.name(record),
@@ -76,7 +74,7 @@ def column_cells(records: Sequence[Record], columns: Columns) -> Iterator[tuple[
 def _best(ok: Sequence[Record]) -> tuple[str, str, str]:
     # Prompt tokens of a forward are another thing than generated ones.
     decoding = [record for record in ok if record.decode_token_ms is not None] or ok
-    rates = [(rate, record) for record in decoding if (phase := main_phase(record)) and (rate := phase.tok_s(record)) is not None]
+    rates = [(rate, record) for record in decoding if (rate := tok_s(record)) is not None]
     steps = [(summary.p50, record) for record in ok if (summary := record.decode_token_ms) is not None]
     shares = [(share, record) for record in ok if (phase := main_phase(record)) and (share := phase.share_of_bound(record)) is not None]
     fastest = max(rates, key=lambda each: each[0], default=None)
@@ -87,6 +85,13 @@ def _best(ok: Sequence[Record]) -> tuple[str, str, str]:
         "-" if least is None else f"{ms(least[0])} at batch {least[1].batch_size}",
         "-" if nearest is None else f"{percent(nearest[0])} at batch {nearest[1].batch_size}",
     )
+
+
+def tok_s(record: Record) -> float | None:
+    """Tokens a second of decode, or of what else the case does; of a server, those of all its requests."""
+    phase = main_phase(record)
+    found: float | None = (record.serving or {}).get("output_tok_s") if phase is None else phase.tok_s(record)
+    return found
 
 
 def percent(share: float) -> str:
