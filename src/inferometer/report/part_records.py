@@ -83,4 +83,4 @@ class PartRecords:
 def _work(record: Record) -> tuple[Any, ...]:
     """What a device has to do in a case, whoever has it done."""
     names = ("model", "device", "dtype", "quantize", "kv_dtype", "tensor_parallel", "batch_size", "sequence_length", "decode_length")
-    return tuple(setting(record, name) for name in (*names, "forward_only", "loss", "decode_at"))
+    return tuple(setting(record, name) for name in (*names, "forward_only", "loss", "decode_only"))
