@@ -79,6 +79,14 @@ def test_columns_take_turns_in_blocks_that_mirror_each_other() -> None:
     assert steps.index("run") > max(position for position, step in enumerate(steps) if step == "begin")
 
 
+def test_a_record_is_kept_as_soon_as_its_case_has_ended() -> None:
+    shop, kept = Workshop(), []
+    conductor = Conductor(SESSION, Conduct(), lambda record: kept.append(len(shop.steps("run"))), study="m", start=shop)  # type: ignore[arg-type]
+    with conductor:
+        conductor.run(plans_of(study("[1]")))
+    assert kept == [3, 4]
+
+
 @pytest.mark.parametrize("runs", [1, 2])
 def test_few_runs_are_shared_out_too(runs: int) -> None:
     records, shop = conduct(plans_of(study("[1]", runs=runs)))

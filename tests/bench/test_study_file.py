@@ -265,3 +265,13 @@ def test_the_cases_that_the_documents_list() -> None:
     assert set(shares) == {(prompt, 1024 - prompt) for prompt in range(128, 897, 128)}
     assert asked("gpt3-latency", "bert", "batch_size") == [4, 10]
     assert len(asked("estimate-vs-measured", "single-gpu", "model")) == 6
+
+
+def test_the_study_in_the_documentation_is_one() -> None:
+    text = (Path(__file__).parent.parent.parent / "docs" / "studies.md").read_text()
+    example = text.partition("```toml\n")[2].partition("```")[0]
+    file = read_study(example, "example", "docs/studies.md")
+    found = list(file.study().cells())
+    assert len(found) == 3 * 2 * 2
+    assert sum(cell.excluded is not None for cell in found) == 2
+    assert len(list(file.study("tiny").cells())) == 2 * 2 * 2

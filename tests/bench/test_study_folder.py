@@ -44,17 +44,22 @@ def test_a_new_folder(tmp_path: Path) -> None:
     assert (path / "tables.md").read_text() == "# T\n"
 
 
-def test_records_of_an_earlier_run_are_kept_and_not_run_over(tmp_path: Path) -> None:
+def test_records_of_an_earlier_run_are_gone_on_with_or_put_aside(tmp_path: Path) -> None:
     with folder(tmp_path) as made:
         made.append(of())
-    with pytest.raises(UserError, match="holds records of an earlier run; go on with --resume"):
-        folder(tmp_path)
     said: list[str] = []
     with folder(tmp_path, said, resume=True) as again:
         assert again.records == [of()]
         again.append(of("b"))
     assert said == []
     assert [each.case_id for each in read_records(tmp_path / RECORDS)] == ["a", "b"]
+    for number in (1, 2):
+        with folder(tmp_path, said) as fresh:
+            assert fresh.records == []
+            fresh.append(of("c"))
+        assert f"the records of an earlier run are now in records.{number}.jsonl" in said.pop()
+    assert [each.case_id for each in read_records(tmp_path / "records.1.jsonl")] == ["a", "b"]
+    assert [each.case_id for each in read_records(tmp_path / "records.2.jsonl")] == ["c"]
 
 
 def test_to_resume_what_was_never_begun_is_to_begin(tmp_path: Path) -> None:

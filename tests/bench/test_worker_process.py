@@ -56,8 +56,25 @@ def test_the_system_s_killer_is_recognised_by_its_counter(tmp_path: Path, monkey
 def test_a_process_that_says_nothing_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_process, "START_S", 0.05)
     worker = process(tmp_path, monkeypatch, "exec sleep 600")
-    with pytest.raises(WorkerEndedError, match="before it could be asked anything") as caught:
+    with pytest.raises(WorkerEndedError, match=r"did not start within 0\.05 s") as caught:
         worker.release(60)
+    assert caught.value.status == "error"
+    worker.close()
+
+
+DEAF = r"""
+import os, sys
+end = int(sys.argv[3])
+os.write(end, b'{"resident_bytes": 0}\n')
+while os.read(end, 1 << 16):
+    pass
+"""
+
+
+def test_a_step_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = process(tmp_path, monkeypatch, DEAF, sys.executable)
+    with pytest.raises(WorkerEndedError, match="while it ran") as caught:
+        worker.run(warmups=0, runs=1, limit_s=0.05)
     assert caught.value.status == "timeout"
     worker.close()
 

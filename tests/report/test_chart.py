@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferometer.report.chart import Chart, Failure, Line, Point, scale, spread, steps
@@ -52,6 +52,7 @@ def test_failures_stand_at_their_place_with_their_word_and_why() -> None:
     assert "batch 4: oom. 2 GiB short" in image
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_words_of_others_are_text(words: str) -> None:
     point = Point(x=1, y=10, hint=words)
@@ -60,6 +61,7 @@ def test_words_of_others_are_text(words: str) -> None:
     assert Texts(image).elements == Texts(plain).elements
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(-50, 250), min_size=1, max_size=12).map(sorted))
 def test_labels_keep_their_order_and_distance_within_the_panel(wanted: list[float]) -> None:
     found = spread(wanted, gap=14, low=0, high=200)
@@ -82,6 +84,7 @@ def test_scales_hold_all_values_and_are_logarithmic_where_values_are_far_apart()
         steps("", [])
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 4096), min_size=1, max_size=12))
 def test_settings_lie_within_their_axis(sizes: list[int]) -> None:
     axis = steps("batch size", sizes)

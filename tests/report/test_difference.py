@@ -6,7 +6,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferometer.bench.statistics import Summary
@@ -55,6 +55,7 @@ def test_without_a_repetition_nothing_is_known_of_the_scatter() -> None:
     assert 0 < lent.chance < 0.05
 
 
+@settings(deadline=None)
 @given(RUNS, RUNS)
 def test_swapping_the_sides_inverts_the_ratio_and_keeps_the_chance(a: list[float], b: list[float]) -> None:
     one, other = difference(Summary.of(a), Summary.of(b)), difference(Summary.of(b), Summary.of(a))
@@ -64,6 +65,7 @@ def test_swapping_the_sides_inverts_the_ratio_and_keeps_the_chance(a: list[float
         assert one.interval[0] <= one.interval[1]
 
 
+@settings(deadline=None)
 @given(RUNS, RUNS, st.floats(1e-3, 1e3))
 def test_the_unit_does_not_matter(a: list[float], b: list[float], unit: float) -> None:
     plain = difference(Summary.of(a), Summary.of(b))

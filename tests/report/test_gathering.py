@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_records import made
 
@@ -92,6 +92,7 @@ def test_arithmetic_that_is_off_is_refused_with_its_line(tmp_path: Path) -> None
         gather([tmp_path / "a.jsonl"])
 
 
+@settings(deadline=None)
 @given(st.lists(st.one_of(st.binary(max_size=40), st.recursive(st.none() | st.floats() | st.text(), st.lists).map(json.dumps)), max_size=5))
 def test_any_file_gives_records_or_a_users_error(tmp_path_factory: pytest.TempPathFactory, lines: list[bytes | str]) -> None:
     path = tmp_path_factory.mktemp("any") / "a"
@@ -100,6 +101,7 @@ def test_any_file_gives_records_or_a_users_error(tmp_path_factory: pytest.TempPa
         gather([path])
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_a_record_with_anything_in_a_field_is_read_or_refused_by_its_line(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -81,7 +81,7 @@ def test_no_label_leaves_its_chart_or_covers_another(browser: Browser, file: Pat
 
 def test_pointing_at_a_mark_says_its_exact_value(browser: Browser, file: Path) -> None:
     browser.open(file)
-    point(browser, "#batch circle")
+    mark = point(browser, "#batch circle")
     assert browser.run("document.getElementById('tip').checkVisibility()")
     said = browser.run("document.getElementById('tip').textContent")
     assert said.startswith("native bf16, batch 1: ")
@@ -89,6 +89,9 @@ def test_pointing_at_a_mark_says_its_exact_value(browser: Browser, file: Path) -
     box = browser.run("JSON.parse(JSON.stringify(document.getElementById('tip').getBoundingClientRect()))")
     assert box["x"] >= 0
     assert box["x"] + box["width"] <= 1366
+    # Ten pixels beside a mark it is still meant, by a finger too.
+    browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=mark["x"] + mark["width"] / 2, y=mark["y"] - 10)
+    assert browser.run("document.getElementById('tip').textContent") == said
     point(browser, "h1")
     assert not browser.run("document.getElementById('tip').checkVisibility()")
     point(browser, "#batch .x")

@@ -132,6 +132,7 @@ class Conductor:
         for turn in turns:
             turn.load()
         blocks = 1 if len(turns) == 1 else _BLOCKS
+        crowded = []
         for number in range(blocks):
             for turn in turns if number % 2 == 0 else reversed(turns):
                 request = turn.planned.question.request
@@ -140,7 +141,9 @@ class Conductor:
                     turn.run(warmups=request.warmups if number == 0 else min(request.warmups, 1), runs=runs)
                 if number == blocks - 1:
                     turn.finish()
-        return [turn.planned for turn in turns if not self._settle(turn, beside=len(turns) > 1)]
+                    if not self._settle(turn, beside=len(turns) > 1):
+                        crowded.append(turn.planned)
+        return crowded
 
     def _settle(self, turn: Turn, *, beside: bool) -> bool:
         """Takes the record of a turn, unless the case deserves another one."""

@@ -55,7 +55,7 @@ class EdgeSearch:
                 part=edge_part(cell.part),
                 row=size,
                 point={**cell.point, **changed},
-                settings={**cell.settings, **changed, "runs": 1, "warmups": 0},
+                settings={**cell.settings, **changed, "runs": 1, "warmups": 0, "energy": False},
             ),
             self._planned.question.place,
         )

@@ -12,7 +12,8 @@ from inferometer.estimate.estimate import Estimate, estimate
 
 # A case is checked with one forward pass or two and a few steps beside its own work.
 _CHECK_RUNS: Final = 2
-_LEAST_LIMIT_S: Final = 120.0
+# What a first run compiles is not in the forecast.
+_LEAST_LIMIT_S: Final = 240.0
 _LIMIT_FACTOR: Final = 20.0
 _UNKNOWN_LIMIT_S: Final = 900.0
 # For its energy each phase is repeated for so long, where a counter can tell it: by a GPU; those of processors are seldom readable.

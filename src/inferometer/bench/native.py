@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Literal, cast
+from typing import Final, Literal, cast
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from inferometer.engine.invented import fill, invent
 from inferometer.engine.llm import LLM
 from inferometer.engine.tuning import tune
 from inferometer.errors import UserError
+from inferometer.hardware.host_memory import free_host_bytes
 from inferometer.nn.batch import prompt_batch
 from inferometer.nn.cache import PagedCache
 from inferometer.schedule.admission import Admission
@@ -30,6 +31,9 @@ from inferometer.schedule.groups import Diagonal, Row, Zigzag
 from inferometer.schedule.request import Request, request_seed
 from inferometer.schedule.sampling import SamplingParams
 from inferometer.schedule.sequence import Sequence as Running
+
+# What a process's own libraries may take or give back between two cases.
+_SAME_BYTES: Final = 64 << 20
 
 
 def open_backend(opening: Opening) -> NativeBackend:
@@ -46,6 +50,14 @@ def open_backend(opening: Opening) -> NativeBackend:
         seed=request.seed,
     )
     return NativeBackend(llm, request.order())
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """Pages that there was room for when so much memory was free."""
+
+    free_bytes: int
+    pages: int
 
 
 class NativeBackend:
@@ -67,7 +79,7 @@ class NativeBackend:
         self._sweep_tokens = sweep_tokens
         self._lookahead = lookahead
         self._weight_bytes = sum(parameter.nbytes for parameter in llm.model.parameters())
-        self._rooms: dict[int, int] = {}
+        self._rooms: dict[int, _Room] = {}
         self._engine: Engine | None = None
         tune(llm.model)
         self._sequences: list[Running] = []
@@ -265,12 +277,10 @@ class NativeBackend:
         room = 0
         # Room beside sweeps of few rows is measured once; only what fits there is worth the measurement with all of its rows.
         for seats in sorted({SEATS, max(SEATS, rows)}):
-            if seats not in self._rooms:
-                try:
-                    self._rooms[seats] = self._llm.room(seats=seats, sweep_tokens=max(self._sweep_tokens, seats))
-                except UserError as error:
-                    raise CacheTooSmallError(f"pages of KV cache: {needed} needed, 0 available; {error}") from error
-            room = self._rooms[seats]
+            try:
+                room = self._room(seats)
+            except UserError as error:
+                raise CacheTooSmallError(f"pages of KV cache: {needed} needed, 0 available; {error}") from error
             if needed > room:
                 page = PAGE_SIZE * PagedCache.bytes_per_token(self._llm.spec, self._llm.dtype)
                 raise CacheTooSmallError(
@@ -278,6 +288,15 @@ class NativeBackend:
                     f"{room} ({room * page / 2**30:.2f} GiB) are available; use a smaller batch or length, or raise --gpu-memory"
                 )
         return room
+
+    def _room(self, seats: int) -> int:
+        """Pages beside sweeps of so many rows, measured once for as long as others leave the device as it is."""
+        device, known = self.device, self._rooms.get(seats)
+        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_host_bytes()
+        if known is None or abs(free - known.free_bytes) > _SAME_BYTES:
+            known = _Room(free, self._llm.room(seats=seats, sweep_tokens=max(self._sweep_tokens, seats)))
+            self._rooms[seats] = known
+        return known.pages
 
 
 def _residents(admission: Admission, rows: int) -> tuple[int, int]:

@@ -6,6 +6,7 @@ import fcntl
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -26,8 +27,8 @@ class StudyFolder:
     """A folder that this process alone writes to, until it is closed.
 
     `records` are those that are in it. `say` is told what a user should know of: a line torn by a crash, records of another study,
-    of other code or of another machine. Raises UserError where it cannot be written, another run is at work in it, or it has records
-    and `resume` is not wanted.
+    of other code or of another machine. Records of an earlier run that is not to be gone on with are put aside, never lost.
+    Raises UserError where it cannot be written, or another run is at work in it.
     """
 
     def __init__(self, path: Path, document: Mapping[str, Any], session: Session, *, resume: bool, say: Callable[[str], None]) -> None:
@@ -80,7 +81,10 @@ class StudyFolder:
         if not path.exists() or not path.stat().st_size:
             return []
         if not resume:
-            raise UserError(f"-o {self.path} holds records of an earlier run; go on with --resume, or name another folder")
+            aside = next(other for number in count(1) if not (other := self.path / f"records.{number}.jsonl").exists())
+            path.rename(aside)
+            say(f"{path}: the records of an earlier run are now in {aside.name}; --resume goes on with a run instead")
+            return []
         torn = repair(path)
         if torn:
             say(f"{path}: the last line was torn ({torn} bytes) and is gone; its case is measured again")

@@ -101,13 +101,22 @@ class WorkerProcess:
 
     def _ask(self, message: Mapping[str, Any], limit_s: float, when: str) -> Answer:
         if not self._started:
-            self._receive(START_S, "before it could be asked anything")
-            self._started = True
+            self._wait_for_start()
         with suppress(BrokenPipeError, ConnectionResetError):  # why it cannot be told, the answer that does not come says
             self._end.sendall(json.dumps(message).encode() + b"\n")
         answer = Answer(**self._receive(limit_s, when))
         self.resident_bytes = answer.resident_bytes
         return answer
+
+    def _wait_for_start(self) -> None:
+        when = "before it could be asked anything"
+        try:
+            self._receive(START_S, when)
+        except WorkerEndedError as error:
+            if error.status == "timeout":
+                raise WorkerEndedError("error", f"the process did not start within {START_S:g} s") from None
+            raise
+        self._started = True
 
     def _receive(self, limit_s: float, when: str) -> dict[str, Any]:
         """The next line. Sleeps until it is there."""

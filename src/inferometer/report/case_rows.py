@@ -37,9 +37,10 @@ def case_cells(record: Record, columns: Columns) -> tuple[str, ...]:
     phase = main_phase(record)
     summary = None if phase is None else phase.summary(record)
     others = [each.summary(record) for each in (FORWARD, WHOLE) if phase is each]
-    rate = None if phase is None else phase.tok_s(record)
+    rate = tok_s(record)
     share = None if phase is None else phase.share_of_bound(record)
     off = next((found for each in FIGURES if phase and each.name == phase.time and (found := error(record, each)) is not None), None)
+    served = record.serving or {}
     peak, joules = record.peak_memory_bytes.allocated, (record.energy or {}).get("j_per_token")
     return (
         columns.name(record),
@@ -49,7 +50,7 @@ def case_cells(record: Record, columns: Columns) -> tuple[str, ...]:
         record.status,
         _median(PREFILL.summary(record)),
         _median(DECODE.summary(record)),
-        _median(others[0] if others else None),
+        ms(served["e2e"]["p50"]) if served.get("e2e") else _median(others[0] if others else None),
         "-" if summary is None or not summary.p50 else f"{100 * (summary.max - summary.min) / summary.p50:.1f} %",
         "-" if rate is None else short(rate),
         "-" if share is None else f"{100 * share:.1f} %",
@@ -73,7 +74,7 @@ def column_cells(records: Sequence[Record], columns: Columns) -> Iterator[tuple[
 def _best(ok: Sequence[Record]) -> tuple[str, str, str]:
     # Prompt tokens of a forward are another thing than generated ones.
     decoding = [record for record in ok if record.decode_token_ms is not None] or ok
-    rates = [(rate, record) for record in decoding if (phase := main_phase(record)) and (rate := phase.tok_s(record)) is not None]
+    rates = [(rate, record) for record in decoding if (rate := tok_s(record)) is not None]
     steps = [(summary.p50, record) for record in ok if (summary := record.decode_token_ms) is not None]
     shares = [(share, record) for record in ok if (phase := main_phase(record)) and (share := phase.share_of_bound(record)) is not None]
     fastest = max(rates, key=lambda each: each[0], default=None)
@@ -84,6 +85,13 @@ def _best(ok: Sequence[Record]) -> tuple[str, str, str]:
         "-" if least is None else f"{ms(least[0])} at batch {least[1].batch_size}",
         "-" if nearest is None else f"{percent(nearest[0])} at batch {nearest[1].batch_size}",
     )
+
+
+def tok_s(record: Record) -> float | None:
+    """Tokens a second of decode, or of what else the case does; of a server, those of all its requests."""
+    phase = main_phase(record)
+    found: float | None = (record.serving or {}).get("output_tok_s") if phase is None else phase.tok_s(record)
+    return found
 
 
 def percent(share: float) -> str:

@@ -19,8 +19,9 @@ _NUMBERS = frozenset(CASE_HEADER) - {"Column", "Model", "Status", "Binds", "Star
 def cases_section(records: Sequence[Record], columns: Columns) -> Section:
     """Every record a row."""
     about = (
-        "Medians. Other: a forward, or a whole run whose prefill and decode share sweeps. Spread: slowest less fastest run, over the "
-        "median. Tokens/s, % of bound and Predicted (how far the prediction was off) are of decode where the case decodes."
+        "Medians. Other: a forward, a whole run whose prefill and decode share sweeps, or a request to a server. Spread: slowest less "
+        "fastest run, over the median. Tokens/s, % of bound and Predicted (how far the prediction was off) are of decode where the "
+        "case decodes."
     )
     statuses = list(dict.fromkeys(record.status for record in records))
     options = "".join(f"<option>{escaped(status)}</option>" for status in statuses)

@@ -34,7 +34,9 @@ def settings(record: Record) -> dict[str, Hashable]:
 
 
 def length(record: Record) -> str:
-    """The tokens of a sequence: 512+32, or 1024 of a forward alone."""
+    """The tokens of a sequence: 512+32, 1024 of a forward alone, or a context and the steps from it: 512 (32 steps)."""
+    if getattr(record, "decode_only", False):
+        return f"{record.sequence_length} ({record.decode_length} steps)"
     return f"{record.sequence_length}" + ("" if record.decode_length is None else f"+{record.decode_length}")
 
 
@@ -121,11 +123,13 @@ def workload_name(record: Record, apart: Sequence[str]) -> str:
     """Model and lengths, and what else tells this workload from others: the settings `apart`."""
     if record.forward_only:
         words = [record.model, f"forward of {record.sequence_length} tokens" + (" with loss" if record.loss else "")]
+    elif getattr(record, "decode_only", False):
+        words = [record.model, f"{record.decode_length} steps from a context of {record.sequence_length} tokens"]
     else:
         words = [record.model, f"{record.sequence_length} prompt + {record.decode_length} new tokens"]
     asked = settings(record)
     for name in apart:
-        if name not in _WORKLOAD and name != "sampling" and asked[name] is not None:
+        if name not in _WORKLOAD and name not in ("sampling", "decode_only") and asked[name] is not None:
             words.append(f"{name.replace('_', ' ')} {asked[name]}")
     return ", ".join(words)
 
@@ -160,4 +164,6 @@ def _apart(records: Sequence[Record], columns: Columns) -> tuple[str, ...]:
         for name, value in settings(record).items():
             values.setdefault((columns.name(record), name), set()).add(value)
     differing = {name for (_, name), found in values.items() if len(found) > 1}
+    if all(record.num_groups is None or record.batch_size == record.num_groups * (record.group_size or 0) for record in records):
+        differing.discard("num_groups")  # which the batch size says already
     return (*_WORKLOAD, *sorted(differing - {*_WORKLOAD, "batch_size"}))

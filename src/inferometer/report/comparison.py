@@ -19,6 +19,7 @@ UNREPEATED: Final = 0.25
 # Peaks of memory do not scatter, but where allocators round they move a little.
 MEMORY_TOLERANCE: Final = 0.05
 LEVEL: Final = 0.05
+SERVED: Final = ("ttft", "tpot", "e2e")
 _TIMES = ("prefill_ms", "decode_token_ms", "forward_ms", "total_ms")
 _LOST = ("oom", "error", "timeout")
 
@@ -109,7 +110,19 @@ def _times(old: Record, new: Record) -> list[Change]:
             continue
         seen = difference(before, after)
         found.append(Change(old=old, new=new, figure=figure, verdict="alike", ratio=seen.ratio, difference=seen))
+    for figure in SERVED:
+        # Requests of one run queue behind each other: they are many and still one run.
+        before_ms, after_ms = served_ms(old, figure), served_ms(new, figure)
+        if before_ms and after_ms:
+            seen = Difference(ratio=after_ms / before_ms, interval=None, chance=None)
+            found.append(Change(old=old, new=new, figure=figure, verdict="alike", ratio=seen.ratio, difference=seen))
     return found
+
+
+def served_ms(record: Record, figure: str) -> float | None:
+    """The median of a served case's times."""
+    summary = (record.serving or {}).get(figure)
+    return None if summary is None else float(summary["p50"])
 
 
 def _judged(change: Change, more_than_chance: bool, tolerance: float) -> Change:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from inferometer.bench.record import Record
 from inferometer.report.columns import Columns, length
-from inferometer.report.comparison import LEVEL, MEMORY_TOLERANCE, UNREPEATED, Change, Comparison
+from inferometer.report.comparison import LEVEL, MEMORY_TOLERANCE, SERVED, UNREPEATED, Change, Comparison, served_ms
 from inferometer.report.parts import Bullets, Grid, Heading, Paragraph, Part
 from inferometer.report.phases import ms
 
@@ -19,6 +19,9 @@ _FIGURES = {
     "decode_token_ms": "decode (token)",
     "forward_ms": "forward",
     "total_ms": "whole run",
+    "ttft": "first token, served",
+    "tpot": "output token, served",
+    "e2e": "request, served",
     "peak_memory_bytes": "peak memory",
 }
 # A list of cases longer than this says only how many more there are.
@@ -49,7 +52,7 @@ def rule(found: Comparison) -> str:
         f"A time is slower, or faster, if its median changed by more than {100 * found.tolerance:g} % and by more than its runs scatter: "
         "Welch's t-test on the logarithms of the runs, two-sided, with the Benjamini-Hochberg procedure over all times here, so that "
         f"of the changes that it finds at most {100 * LEVEL:g} % are chance. The interval is of the ratio, from the same test. Where "
-        "neither side repeated a run, nothing is known of the scatter, and only a change of more than "
+        "neither side repeated a run (requests to a server are one run), nothing is known of the scatter, and only a change of more than "
         f"{100 * UNREPEATED:g} % counts. A peak of memory changed if it did by more than {100 * MEMORY_TOLERANCE:g} %. A case that was ok "
         "and now fails is a regression. What drifts between two sittings, their runs do not show, and the test cannot see."
     )
@@ -114,6 +117,8 @@ def _short(lines: tuple[str, ...]) -> tuple[str, ...]:
 def _number(record: Record, figure: str) -> float | None:
     if figure == "peak_memory_bytes":
         return record.peak_memory_bytes.allocated
+    if figure in SERVED:
+        return served_ms(record, figure)
     found: float = getattr(record, figure).p50
     return found
 
@@ -121,5 +126,7 @@ def _number(record: Record, figure: str) -> float | None:
 def _value(record: Record, figure: str) -> str:
     if figure == "peak_memory_bytes":
         return f"{(record.peak_memory_bytes.allocated or 0) / 2**30:.2f} GiB"
+    if figure in SERVED:
+        return f"{ms(served_ms(record, figure) or 0.0)} ms"
     summary = getattr(record, figure)
     return f"{ms(summary.p50)} ms ({ms(summary.min)} to {ms(summary.max)})"

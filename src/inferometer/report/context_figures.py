@@ -17,8 +17,10 @@ _MOST = 9
 
 
 def context(record: Record) -> float:
-    """The tokens that the mean decode step of a case looks back at: its prompt, and half of what it generates."""
-    return record.sequence_length + record.steps / 2
+    """The tokens that the mean decode step of a case attends over, its own among them."""
+    # The first step over a cache that was filled attends over sequence_length; the first after a prompt over one more.
+    first = record.sequence_length + (not getattr(record, "decode_only", False))
+    return first + (record.steps - 1) / 2
 
 
 def context_section(records: Sequence[Record], columns: Columns, detail: Detail) -> Section:

@@ -6,15 +6,43 @@ for (const title of document.querySelectorAll("svg title")) {
   const of = title.closest("g[data-name]");
   told.set(title.parentElement, (of ? of.dataset.name + ", " : "") + title.textContent);
 }
-function marked(target) {
-  return target instanceof Element ? target.closest("svg :is(circle, rect, path, g)") : null;
+// A finger is wider than a mark: the nearest one within reach is meant.
+const REACH = 16;
+const spots = new WeakMap();
+function middle(mark) {
+  const of = (name) => Number(mark.getAttribute(name));
+  return mark.tagName === "circle" ? [of("cx"), of("cy")] : [of("x") + of("width") / 2, of("y") + of("height") / 2];
+}
+function spotsOf(svg) {
+  if (!spots.has(svg)) spots.set(svg, [...svg.querySelectorAll("circle, .d")].map((mark) => [mark, ...middle(mark)]));
+  return spots.get(svg);
+}
+function nearest(svg, event) {
+  const box = svg.getBoundingClientRect();
+  const scale = svg.viewBox.baseVal.width / box.width;
+  const [x, y] = [(event.clientX - box.left) * scale, (event.clientY - box.top) * scale];
+  let [found, least] = [null, REACH * scale];
+  for (const [mark, cx, cy] of spotsOf(svg)) {
+    const away = Math.hypot(cx - x, cy - y);
+    if (away < least) [found, least] = [mark, away];
+  }
+  return found;
+}
+function marked(event) {
+  const svg = event.target instanceof Element ? event.target.closest("figure svg") : null;
+  if (!svg) return null;
+  let at = event.target;
+  while (at !== svg && !told.has(at)) at = at.parentElement;
+  return at === svg ? nearest(svg, event) : at;
 }
 function show(event) {
-  let at = marked(event.target);
-  while (at && !told.has(at)) at = at.parentElement;
+  const at = marked(event);
   if (!at) { tip.hidden = true; return; }
   const title = at.querySelector(":scope > title");
-  if (title) title.remove();
+  if (title) {
+    at.setAttribute("aria-label", told.get(at));
+    title.remove();
+  }
   tip.textContent = told.get(at);
   tip.hidden = false;
   const box = tip.getBoundingClientRect();

@@ -18,6 +18,7 @@ from inferometer.report.parts import Heading, Part
 from inferometer.report.prediction_figures import prediction_section
 from inferometer.report.roofline_figures import roofline_section
 from inferometer.report.section import Detail, Section
+from inferometer.report.serving_figures import serving_section
 from inferometer.report.shell import document
 from inferometer.report.summary import about, again
 from inferometer.report.sweep_figures import batch_section
@@ -34,6 +35,7 @@ def page(records: Sequence[Record], *, title: str, study: Sequence[Part] | None 
     columns, detail = Columns.of(records), Detail(len(records))
     workloads, outlooks = sweeps(records, columns), Outlooks.of(records)
     latest = [record for sweep in workloads for record in sweep.records]
+    served = serving_section(latest, columns)
     sections = [
         *([] if study is None else [_study(study, title)]),
         batch_section(workloads, columns, detail),
@@ -42,6 +44,7 @@ def page(records: Sequence[Record], *, title: str, study: Sequence[Part] | None 
         memory_section(workloads, columns, outlooks, detail),
         context_section(latest, columns, detail),
         energy_section(workloads, columns, detail),
+        *([] if served is None else [served]),
         cases_section(records, columns),
         environment_section(records),
         failures_section(records, columns),

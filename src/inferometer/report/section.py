@@ -19,11 +19,15 @@ class Section:
     missing: str = ""
 
     def html(self) -> str:
-        """The section as it stands in the page."""
-        if not self.content:
-            return f"<section id={self.slug} class=absent><h2>{escaped(self.title)}</h2><p>Left out: {escaped(self.missing)}</p></section>"
+        """The section as it stands in the page, if it has content."""
         about = f"<p class=about>{escaped(self.about)}</p>" if self.about else ""
         return f"<section id={self.slug}><h2>{escaped(self.title)}</h2>{about}{self.content}</section>"
+
+
+def left_out(sections: Iterable[Section]) -> str:
+    """A line for each section without content, together; "" where all have some."""
+    lines = "".join(f"<li id={each.slug}><b>{escaped(each.title)}</b>: {escaped(each.missing)}" for each in sections if not each.content)
+    return f"<section id=left-out class=absent><h2>Left out</h2><ul>{lines}</ul></section>" if lines else ""
 
 
 def figure(caption: str, image: str, *, note: str = "") -> str:

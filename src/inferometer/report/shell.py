@@ -9,7 +9,7 @@ from importlib.resources import files
 
 from inferometer import __version__
 from inferometer.report.html import escaped
-from inferometer.report.section import Section
+from inferometer.report.section import Section, left_out
 
 
 def document(title: str, summary: str, sections: Sequence[Section]) -> str:
@@ -26,7 +26,8 @@ def document(title: str, summary: str, sections: Sequence[Section]) -> str:
             f"<header><h1>{escaped(title)}</h1></header>\n",
             summary,
             f"\n<nav aria-label=Sections>{links}</nav>\n",
-            "\n".join(section.html() for section in sections),
+            "\n".join(section.html() for section in sections if section.content),
+            left_out(sections),
             f"\n<footer>Written by Inferometer {escaped(__version__)}.</footer>\n</main>\n",
             f"<div id=tip role=tooltip hidden></div>\n<script>{script}</script>\n",
         )

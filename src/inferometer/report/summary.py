@@ -13,8 +13,8 @@ from inferometer.report.phases import phases
 from inferometer.report.tables import latency_rows, rate_rows
 
 _NOTES = (
-    "Prefill, Decode: median milliseconds of the prompts with the first token of each, and of a later step. Other: a forward, or a whole "
-    "run whose prefill and decode share sweeps.",
+    "Prefill, Decode: median milliseconds of the prompts with the first token of each, and of a later step. Other: a forward, a whole run "
+    "whose prefill and decode share sweeps, or a request to a server.",
     "Spread: slowest less fastest run, over the median. Percentiles are of the sorted runs, without interpolation.",
     "Tokens/s, % of bound, Binds and Predicted are of decode where the case decodes. Tokens/s: mean of the runs' rates; of a prefill and a "
     "forward they count prompt tokens.",
