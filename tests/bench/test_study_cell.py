@@ -74,7 +74,7 @@ def test_a_shown_figure_is_within_five_per_cent_of_itself(value: float, decimals
     st.floats(min_value=0.01, max_value=1e4),
 )
 def test_throughput_times_latency_is_the_tokens(batch: int, length: int, new: int, prefill: float, step: float) -> None:
-    said = Quantities(batch_size=batch, sequence_length=length, decode_length=new, prefill_ms=prefill, decode_token_ms=step)
+    said = Quantities(batch_size=batch, sequence_length=length, decode_length=new, steps=new - 1, prefill_ms=prefill, decode_token_ms=step)
     of = {name: figure.of(said) for name, figure in FIGURES.items()}
     latency, throughput, each = of["latency"], of["throughput"], of["ms_per_token"]
     assert latency is not None
@@ -87,14 +87,22 @@ def test_throughput_times_latency_is_the_tokens(batch: int, length: int, new: in
 
 
 def test_a_forward_s_throughput_counts_prompt_tokens() -> None:
-    said = Quantities(batch_size=16, sequence_length=1024, decode_length=None, forward_ms=693.77)
+    said = Quantities(batch_size=16, sequence_length=1024, decode_length=None, steps=0, forward_ms=693.77)
     assert find_figure("throughput").of(said) == pytest.approx(23616, abs=0.5)
     assert find_figure("prefill_ms").of(said) is None
 
 
 def test_what_binds_a_whole_is_what_binds_its_longer_phase() -> None:
     binds = {"prefill_ms": "compute", "decode_token_ms": "memory"}
-    said = Quantities(batch_size=1, sequence_length=8, decode_length=5, prefill_ms=9.0, decode_token_ms=2.0, binds=binds)
+    said = Quantities(batch_size=1, sequence_length=8, decode_length=5, steps=4, prefill_ms=9.0, decode_token_ms=2.0, binds=binds)
     assert limit(find_figure("latency"), said) == "compute"
     assert limit(find_figure("decode_ms"), said) == "memory"
     assert limit(find_figure("prefill_throughput"), said) == "compute"
+
+
+def test_steps_over_a_context_have_no_prompt_and_no_whole() -> None:
+    said = Quantities(batch_size=2, sequence_length=9, decode_length=4, steps=4, decode_token_ms=3.0)
+    assert find_figure("decode_total_ms").of(said) == 12.0
+    assert find_figure("decode_throughput").of(said) == pytest.approx(2 / 3e-3)
+    assert find_figure("latency").of(said) is None
+    assert find_figure("throughput").of(said) is None

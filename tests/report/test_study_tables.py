@@ -441,3 +441,35 @@ def test_work_whose_phases_have_no_times_has_the_bound_of_the_same_work_beside_i
     elsewhere = ran("new", total=[18.0], admission="diagonal", device_name="another", **asked)
     made = document(study_of(SWEEP + spec), [old, elsewhere])
     assert cells(made.split("The least that this device needs")[1], "| batch_size") == [["1", "0.0090 (36%, memory)"]]
+
+
+def test_a_stack_that_did_not_run_is_not_predicted_for_one_of_several_cases() -> None:
+    spec = '[[table]]\npart = "sweep"\ntitle = "T"\nrows = "batch_size"\ncell = "decode_ms"\nbeside = []\n'
+    spec += 'columns = [{ heading = "EET", stack = "eet" }, { heading = "EET half", stack = "eet", where = { dtype = "float16" } }]\n'
+    lengths = [ran("new", prefill=[1.0], token=[1.0], sequence_length=size) for size in (8, 16)]
+    assert cells(document(study_of(SWEEP + spec), lengths), "| batch_size") == [["1", "several [1]", "several [1]"]]
+    types = [ran("new", prefill=[1.0], token=[1.0], dtype=dtype) for dtype in ("float16", "float32")]
+    ((_, unclear, half),) = cells(document(study_of(SWEEP + spec), types), "| batch_size")
+    assert unclear == "several [1]"
+    assert float(half) > 0
+
+
+def test_a_publication_s_devices_are_rows_whatever_ran_here_on_how_many() -> None:
+    spec = """
+[[table]]
+part = "sweep"
+title = "T"
+rows = ["model", { axis = "device_name", heading = "Device" }]
+columns = "column"
+cell = "{forward_ms:.2f}"
+published = { regimes = ["001-runtime-1gpu"], stack = "torch-eager-forward" }
+"""
+    asked: dict[str, Any] = {"model": "opt-1.3b", "batch_size": 16, "sequence_length": 1024, "decode_length": None, "loss": True}
+    records = [
+        ran("old", forward=[10.0], device_name="NVIDIA H100 80GB HBM3", **asked),
+        ran("old", forward=[20.0], device="rtx-a5000", device_name="NVIDIA RTX A5000", case_id="1" * 16, **asked),
+    ]
+    made = document(study_of(SWEEP + spec), records)
+    assert cells(made, "| model") == [["opt-1.3b", "NVIDIA H100 80GB HBM3", "10.00"], ["opt-1.3b", "NVIDIA RTX A5000", "20.00"]]
+    published = cells(made.split("Published on NVIDIA RTX A5000 and NVIDIA RTX A6000")[1], "| model")
+    assert published == [["opt-1.3b", "NVIDIA RTX A5000", "693.77 (0.029)"], ["opt-1.3b", "NVIDIA RTX A6000", "510.96"]]

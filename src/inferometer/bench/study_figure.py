@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from inferometer.bench.record import Record
 from inferometer.bench.statistics import Summary, percentile
@@ -19,14 +19,16 @@ GIB = 1 << 30
 class Quantities:
     """What one source (a run, the estimator, the hardware's bound, a publication) says of one case. Unknown is None.
 
-    Times in milliseconds: of a forward alone, of all prompts, of one decode step of the batch, of the whole. j_per_token: of a
-    generated token, or a prompt token of a forward. rates: tokens a second by the name of a throughput, where the source has
-    them beside its times (a mean of rates is not the rate of a mean). binds: what limits each time, by the time's name.
+    steps: decode steps, of which decode_token_ms is the mean. The other times, in milliseconds too, are of a forward alone, of all
+    prompts and of the whole. j_per_token: of a generated token, or a prompt token of a forward. rates: tokens a second by the name of
+    a throughput, where the source has them beside its times (a mean of rates is not the rate of a mean). binds: what limits each time, by
+    the time's name.
     """
 
     batch_size: int
     sequence_length: int
     decode_length: int | None
+    steps: int
     forward_ms: float | None = None
     prefill_ms: float | None = None
     decode_token_ms: float | None = None
@@ -35,11 +37,6 @@ class Quantities:
     j_per_token: float | None = None
     rates: Mapping[str, float] = field(default_factory=dict)
     binds: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def steps(self) -> int:
-        """Decode steps after the first token."""
-        return 0 if self.decode_length is None else self.decode_length - 1
 
     @property
     def whole_ms(self) -> float | None:
@@ -154,13 +151,22 @@ def find_figure(name: str) -> Figure:
     return found
 
 
-def measured(record: Record) -> Quantities:
-    """What the run gave: means over its samples, and the means of its rates."""
-    rates = {name: getattr(record.throughput, name) for name in record.throughput.samples}
+def quantities(record: Record, **known: Any) -> Quantities:
+    """What a source knows of a record's case."""
     return Quantities(
         batch_size=record.batch_size,
         sequence_length=record.sequence_length,
         decode_length=record.decode_length,
+        steps=record.steps,
+        **known,
+    )
+
+
+def measured(record: Record) -> Quantities:
+    """What the run gave: means over its samples, and the means of its rates."""
+    rates = {name: getattr(record.throughput, name) for name in record.throughput.samples}
+    return quantities(
+        record,
         forward_ms=_mean(record.forward_ms),
         prefill_ms=_mean(record.prefill_ms),
         decode_token_ms=_mean(record.decode_token_ms),
@@ -175,10 +181,8 @@ def bounded(record: Record) -> Quantities | None:
     """The least that the hardware needs, None where its limits are not known."""
     if record.bound is None:
         return None
-    return Quantities(
-        batch_size=record.batch_size,
-        sequence_length=record.sequence_length,
-        decode_length=record.decode_length,
+    return quantities(
+        record,
         forward_ms=record.bound.forward_ms,
         prefill_ms=record.bound.prefill_ms,
         decode_token_ms=record.bound.decode_token_ms,

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from inferometer.bench.record import Record
 from inferometer.bench.registry import stack_of
-from inferometer.bench.study_figure import Quantities
+from inferometer.bench.study_figure import Quantities, quantities
 from inferometer.errors import UserError
 from inferometer.estimate.answer import Estimate
 from inferometer.estimate.estimate import estimate
@@ -25,10 +25,8 @@ def predicted(record: Record) -> Quantities | None:
     """
     said = record.predicted
     if said is not None and order_of(record) is None:
-        return Quantities(
-            batch_size=record.batch_size,
-            sequence_length=record.sequence_length,
-            decode_length=record.decode_length,
+        return quantities(
+            record,
             forward_ms=said.forward_ms,
             prefill_ms=said.prefill_ms,
             decode_token_ms=said.decode_token_ms,
@@ -55,13 +53,13 @@ def stack_of_backend(backend: str) -> str | None:
 def estimated(record: Record, stack: str, changes: Mapping[str, Any] | None = None) -> Quantities | None:
     """The case of a record, with changed settings, on a stack that the estimator knows; on the record's device by its datasheet.
 
-    None for a model that is no preset, an unknown device or stack, and a case that the estimator refuses.
+    None for a model that is no preset, an unknown device or stack, steps without a prompt, and a case that the estimator refuses.
     """
     asked = {name: getattr(record, name) for name in ("model", "batch_size", "sequence_length", "decode_length", "dtype", "quantize")}
     asked |= {name: getattr(record, name) for name in ("tensor_parallel", "forward_only", "loss", "group_size", "device")}
     asked["admission"] = order_of(record)
     asked |= {name: value for name, value in (changes or {}).items() if name in asked}
-    if asked["device"] is None or preset(asked["model"]) is None:
+    if asked["device"] is None or preset(asked["model"]) is None or record.decode_only:
         return None
     found = _estimate(stack, **asked)
     if found is None:
@@ -71,6 +69,7 @@ def estimated(record: Record, stack: str, changes: Mapping[str, Any] | None = No
         batch_size=asked["batch_size"],
         sequence_length=asked["sequence_length"],
         decode_length=asked["decode_length"],
+        steps=max(0, (asked["decode_length"] or 0) - 1),
         forward_ms=found.forward_ms,
         prefill_ms=None if grouped else found.prefill_ms,
         decode_token_ms=None if grouped else found.decode_token_ms,

@@ -63,7 +63,8 @@ class PartRecords:
         """
         if record.bound is not None:
             return record
-        alike = (other for other in self.records if other.bound is not None and _work(other) == _work(record))
+        formats = ("device", "dtype", "quantize", "kv_dtype")
+        alike = (other for other in self.records if other.bound is not None and workload(other, formats) == workload(record, formats))
         return next((other for other in alike if Origin.of(other).apart(Origin.of(record)) is None), None)
 
     def values(self, names: Sequence[str]) -> tuple[tuple[Any, ...], ...]:
@@ -80,7 +81,7 @@ class PartRecords:
         return {value: place for place, value in enumerate([*known, *others])}
 
 
-def _work(record: Record) -> tuple[Any, ...]:
-    """What a device has to do in a case, whoever has it done."""
-    names = ("model", "device", "dtype", "quantize", "kv_dtype", "tensor_parallel", "batch_size", "sequence_length", "decode_length")
-    return tuple(setting(record, name) for name in (*names, "forward_only", "loss", "decode_at"))
+def workload(record: Record, more: Sequence[str] = ()) -> tuple[Any, ...]:
+    """What is to be computed in a case, whoever computes it, and settings that are to be told apart as well."""
+    names = ("model", "tensor_parallel", "batch_size", "sequence_length", "decode_length", "group_size", "num_groups")
+    return tuple(setting(record, name) for name in (*names, "forward_only", "loss", "decode_only", *more))

@@ -125,7 +125,7 @@ def _plain(text: str) -> str:
 
     An underscore within a word and a bracket that no link follows mean themselves.
     """
-    return re.sub(r"([\\`*<]|(?<!\w)_|_(?!\w)|\](?=[(\[:]))", r"\\\1", " ".join(text.split()))
+    return re.sub(r"([\\`*<]|(?<!\w)_|_(?!\w)|\](?=[(\[:])|&(?=#?\w+;))", r"\\\1", " ".join(text.split()))
 
 
 def joined(words: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inferometer.bench.record import Record
-from inferometer.bench.study_figure import GIB, Quantities
+from inferometer.bench.study_figure import GIB, Quantities, quantities
 from inferometer.bench.study_layout import PublishedSpec
 from inferometer.estimate.measured import MeasuredRow, load_rows
 from inferometer.hardware.catalogue import find_device
@@ -73,7 +73,7 @@ def _same_case(row: MeasuredRow, record: Record, prompt_tokens: int | None) -> b
     known = preset(record.model)
     # Layers spread over devices are no tensor parallelism: what was published as one shard is compared with one.
     shards = 1 if row.parallel == "layers" else row.gpus
-    if known is None or known.name != row.model or shards != record.tensor_parallel:
+    if known is None or known.name != row.model or shards != record.tensor_parallel or record.decode_only:
         return False
     if row.batch != record.batch_size or row.prompt_tokens != (prompt_tokens or record.sequence_length):
         return False
@@ -119,4 +119,4 @@ def _quantities(record: Record, values: Iterable[tuple[MeasuredRow, float | None
             found["j_per_token"] = value
         elif row.quantity == "time_ms" and row.mode in names:
             found[names[row.mode]] = value
-    return Quantities(batch_size=record.batch_size, sequence_length=record.sequence_length, decode_length=record.decode_length, **found)
+    return quantities(record, **found)

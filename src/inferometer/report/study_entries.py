@@ -14,7 +14,7 @@ from inferometer.report.case_prediction import estimated
 from inferometer.report.cell_values import CellValues
 from inferometer.report.footnotes import Footnotes
 from inferometer.report.origin import Origin
-from inferometer.report.part_records import PartRecords
+from inferometer.report.part_records import PartRecords, workload
 from inferometer.report.published_figures import Published, published
 from inferometer.report.study_columns import Row
 
@@ -54,7 +54,7 @@ class Entries:
         if column.stack is not None or column.published_only:
             return self._elsewhere(row, column, cell)
         name = ", ".join(each for each in (column.group, column.heading, row.name) if each)
-        found = self._one({**row.where, **column.where}, name)
+        found = self._one({**row.where, **column.where}, name, row.device)
         if isinstance(found, Entry):
             return found
         if self.source == "published":
@@ -70,17 +70,25 @@ class Entries:
         words: Mapping[str, str] = self.spec.words if isinstance(self.spec, TableSpec) else WORDS
         return words[name] if self._measures else ""
 
-    def _one(self, where: Where, name: str) -> Record | Entry:
-        """The record with these settings, or what the cell says instead: none there, left out, several cases in one place."""
+    def _one(self, where: Where, name: str, device: str | None = None) -> Record | Entry:
+        """The record with these settings, or what the cell says instead: none there, left out, several cases in one place.
+
+        device: of a publication, whose case may have been run here on any; a record of that device comes first.
+        """
         there = self.records.where(where)
-        if len(there.records) == 1:
-            return there.records[0]
+        stack = ("backend", "dtype", "quantize", "admission")
+        cases = {record.case_id if device is None else workload(record, stack) for record in there.records}
+        if len(cases) == 1:
+            return next((record for record in there.records if record.device == device), there.records[0])
         if there.records:
-            several = f"{len(there.records)} cases fall into one cell: name in rows, columns or where what tells them apart"
-            return Entry(self.notes.mark("several", several, name)) if self._measures else NOTHING
+            return self._several(len(cases), name)
         if there.left_out and self._measures:
             return Entry(self.notes.mark(self._word("skipped"), f"skipped: {there.left_out[0].excluded}", name))
         return Entry(self._word("missing"))
+
+    def _several(self, count: int, name: str) -> Entry:
+        several = f"{count} cases fall into one cell: name in rows, columns or where what tells them apart"
+        return Entry(self.notes.mark("several", several, name)) if self._measures else NOTHING
 
     def _shown(self, record: Record, cell: Template, name: str) -> Entry:
         values = CellValues(record, bounded=self.records.bounded(record))
@@ -126,6 +134,9 @@ class Entries:
         if not there:
             return Entry(self._word("missing"))
         record = there[0]
+        cases = {workload(each, () if "dtype" in column.where or column.published_only else ("dtype",)) for each in there}
+        if len(cases) > 1:
+            return self._several(len(cases), f"{column.heading}, {row.name}")
         if column.published_only or self.source == "published":
             of = cell if self.source == "published" else cell.sourced("published")
             return _filled(CellValues(record, self._publication(record, column, row.device)), of) or Entry(self._word("unknown"))
@@ -145,15 +156,16 @@ class Entries:
         apart = Origin.of(records[0]).apart(Origin.of(records[1]))
         if apart is not None and self._measures:
             return Entry(self.notes.mark("-", f"no ratio: {pair[0]} and {pair[1]} were measured {apart}", name))
-        values = [
-            CellValues(record, self._publication(record, self._named(each), None)) for record, each in zip(records, pair, strict=True)
-        ]
-        numbers = [(values[0].of(each), values[1].of(each)) for each in cell.fields]
-        ratios = tuple(upper / lower for upper, lower in numbers if upper is not None and lower)
+        said = [self._publication(record, self._named(each), None) for record, each in zip(records, pair, strict=True)]
+        if len({each.device for each in said if each is not None}) > 1:
+            return NOTHING
+        upper, lower = (CellValues(record, each) for record, each in zip(records, said, strict=True))
+        numbers = [(upper.of(each), lower.of(each)) for each in cell.fields]
+        ratios = tuple(over / under for over, under in numbers if over is not None and under)
         if len(ratios) != len(numbers):
             return Entry(self._word("unknown"))
-        shaped = replace(cell, fields=tuple(replace(each, shape=each.shape or ".3f") for each in cell.fields))
-        return Entry(shaped.text(ratios), ratios[0])
+        quotient = replace(cell, fields=tuple(replace(each, shape=each.shape or ".3f") for each in cell.fields))
+        return Entry(quotient.text(ratios), ratios[0])
 
     def _named(self, name: str) -> ColumnSpec:
         """The column of this table that shows a column of the study."""

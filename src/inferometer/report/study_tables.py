@@ -144,13 +144,15 @@ def _caption(records: Sequence[Record], source: Source, said: Footnotes) -> str:
     where = joined(list(dict.fromkeys(each.where for each in said.published)))
     sources = list(dict.fromkeys(text for each in said.published for text in each.sources))
     common = sources[0] if len(sources) == 1 else _common(sources)
-    alike = " In brackets: measured here over published, on the same hardware." * said.compared
-    apart = "" if said.compared else " That is not the hardware of this run, so no ratio is formed."
-    return f"Published on {where}: {common}.{alike or apart}"
+    told = f"Published on {where}: {common}. Rates and sums are worked out from its times."
+    if said.compared:
+        return f"{told} In brackets: measured here over published, on the same hardware."
+    same = any(each.alike(record) for each in said.published for record in records)
+    return told if same else f"{told} That is not the hardware of this run, so no ratio is formed."
 
 
 def _common(sources: Sequence[str]) -> str:
-    """What comes before the first comma at which sources differ."""
+    """The pieces between commas in which all sources agree."""
     pieces = zip(*(text.split(", ") for text in sources), strict=False)
     alike = [first for first, *others in pieces if all(other == first for other in others)]
     return ", ".join(alike) or joined(sources)
