@@ -9,12 +9,10 @@ from typing import Any
 
 from inferometer.bench.study import Axis, Exclusion, Part, Settings, Study, StudyColumn
 from inferometer.bench.study_check import StudyCheck
-from inferometer.bench.study_scale import scaled, several
+from inferometer.bench.study_scale import FULL, scaled, several
 from inferometer.bench.study_settings import did_you_mean
 from inferometer.bench.toml_text import dumps
 from inferometer.errors import UserError
-
-FULL = "full"
 
 
 @dataclass(frozen=True, slots=True)

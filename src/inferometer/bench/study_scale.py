@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
+
+FULL: Final = "full"
+"""The scale that is the file as it stands, unless it says otherwise."""
 
 
 def scaled(part: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:

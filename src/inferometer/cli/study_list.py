@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from inferometer.bench.study import Study
-from inferometer.bench.study_file import StudyFile
-from inferometer.bench.study_library import shipped
-from inferometer.report.markdown import table
+if TYPE_CHECKING:
+    from inferometer.bench.study import Study
+    from inferometer.bench.study_file import StudyFile
 
 SUMMARY = "list the studies that come with the package"
 
@@ -22,6 +21,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0."""
+    from inferometer.bench.study_library import shipped
+    from inferometer.report.markdown import table
+
     files = shipped()
     if arguments.json:
         json.dump({"studies": [_values(file) for file in files.values()]}, sys.stdout, indent=2)
