@@ -47,7 +47,7 @@ class Entries:
             raise TypeError("a column whose cell is not resolved")
         cell = column.cell if block is None else column.cell.of(block.figure)
         if column.given:
-            value = column.given.get(str(list(row.where.values())[-1][0]))
+            value = column.given.get(str(list(row.where.values())[-1][0]), column.given.get(row.labels[-1]))
             return Entry(self._word("missing")) if value is None else Entry(f"{value:g}", value)
         if column.ratio is not None:
             return self._ratio(row, column, column.ratio, cell)
