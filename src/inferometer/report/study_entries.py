@@ -48,7 +48,7 @@ class Entries:
         cell = column.cell if block is None else column.cell.of(block.figure)
         if column.given:
             value = column.given.get(str(list(row.where.values())[-1][0]), column.given.get(row.labels[-1]))
-            return Entry(self._word("missing")) if value is None else Entry(f"{value:g}", value)
+            return Entry(self._word("missing")) if value is None else Entry(shaped(value, cell.fields[0].shape or "g"), value)
         if column.ratio is not None:
             return self._ratio(row, column, column.ratio, cell)
         if column.stack is not None or column.published_only:
