@@ -52,6 +52,14 @@ def test_an_override_holds_everywhere() -> None:
     assert {runs for _, _, runs, _ in cells(study_file(text), runs=5)} == {5}
 
 
+def test_an_override_holds_on_an_axis_too() -> None:
+    axis = "size = [{ batch_size = 1, runs = 5 }, { batch_size = 1, runs = 6 }, { batch_size = 2, runs = 7 }]"
+    text = STUDY.replace("batch_size = [1, 2, 4]", axis).partition("[scale")[0]
+    assert [(size, runs) for _, size, runs, _ in cells(study_file(text))] == [(1, 5), (1, 5), (1, 6), (1, 6), (2, 7), (2, 7)]
+    assert [(size, runs) for _, size, runs, _ in cells(study_file(text), runs=3)] == [(1, 3), (1, 3), (2, 3), (2, 3)]
+    assert {(size, runs) for _, size, runs, _ in cells(study_file(STUDY), batch_size=3)} == {(3, 2)}
+
+
 @pytest.mark.parametrize("scale", ["full", "tiny"])
 def test_a_resolved_study_is_the_study_at_that_scale(scale: str) -> None:
     for file in [study_file(), *shipped().values()]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,9 +84,19 @@ def _overridden(document: dict[str, Any], overrides: Settings) -> dict[str, Any]
     document["fixed"] = {**document["fixed"], **overrides}
     for part in document["part"]:
         part["fixed"] = without(part.get("fixed", {}))
-        part["axes"] = without(part.get("axes", {}))
+        part["axes"] = {name: _points(values, without) for name, values in without(part.get("axes", {})).items()}
         part["columns"] = [without(column) for column in part["columns"]]
     return document
+
+
+def _points(values: Sequence[Any], without: Callable[[Mapping[str, Any]], dict[str, Any]]) -> list[Any]:
+    """The points of an axis, each once, without what an override decides."""
+    kept: list[Any] = []
+    for value in values:
+        point = without(value) if isinstance(value, Mapping) else value
+        if point not in kept:
+            kept.append(point)
+    return kept
 
 
 def _study(name: str, document: Mapping[str, Any]) -> Study:

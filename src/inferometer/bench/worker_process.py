@@ -56,6 +56,8 @@ class WorkerProcess:
         self._end, other = socket.socketpair()
         # Wherever this package lies, another interpreter finds it too.
         package = str(Path(inferometer.__file__).parent.parent)
+        # There, that interpreter is its own and not another.
+        environment = {name: value for name, value in os.environ.items() if name != backend.python_variable}
         with other:
             self._process = subprocess.Popen(
                 [backend.python, "-m", "inferometer.bench.worker", str(other.fileno()), str(os.getpid()), backend.name],
@@ -63,7 +65,7 @@ class WorkerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._log,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])},
+                env={**environment, "PYTHONPATH": os.pathsep.join([package, *filter(None, [environment.get("PYTHONPATH")])])},
                 start_new_session=True,  # with whatever it starts, so that all can be ended
             )
         self._buffer = b""
