@@ -102,6 +102,7 @@ def test_tables_of_phases_come_with_their_columns() -> None:
             "columns[0]: ratio names both",
         ),
         (LEAST.replace('"column"', '[{ heading = "a", given = { 1 = 2.0 } }]'), "columns[0]: given and source go together"),
+        (LEAST.replace('"column"', '[{ heading = "a", given = "b" }]'), "columns[0]: given: 'b' is no chart; the charts are 003-"),
         (LEAST.replace('"column"', '[{ heading = "a", published_only = true }]'), "columns[0]: published_only needs published"),
         (LEAST.replace('"column"', '[{ column = "a", blocks = ["b"] }]'), "columns: 'a': blocks: 'b' is no block's label"),
         (

@@ -351,6 +351,15 @@ def test_figures_of_the_file_say_that_they_are_published() -> None:
     spec += 'columns = [{ column = "new" }, { heading = "theirs", given = { 1 = 4.5 }, source = "a page" }]\n'
     made = document(study_of(SWEEP + spec), [ran("new", prefill=[5.0], token=[5.0], batch_size=size) for size in (1, 2)])
     assert cells(made, "| batch_size | new   | theirs (published)") == [["1", "0.025", "4.5"], ["2", "0.025", ""]]
+    assert "- theirs (published): a page." in made
+
+
+def test_a_published_chart_is_taken_by_its_name() -> None:
+    spec = '[[table]]\npart = "sweep"\ntitle = "T"\nrows = "sequence_length"\ncell = "latency"\nbeside = []\n'
+    spec += 'columns = [{ column = "new" }, { heading = "EET", given = "003-a100-prompt-fairseq" }]\n'
+    made = document(study_of(SWEEP + spec), [ran("new", prefill=[5.0], token=[5.0], sequence_length=size) for size in (128, 129)])
+    assert cells(made, "| sequence_length") == [["128", "0.025", "4.3"], ["129", "0.025", ""]]
+    assert "- EET (published): Document 003: EET README, a100_prompt.png, Fairseq over EET on an A100" in made
 
 
 def test_the_launcher_lists_what_is_constant_and_what_varies() -> None:

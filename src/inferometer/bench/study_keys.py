@@ -11,7 +11,7 @@ from typing import TypeVar, get_args
 from inferometer.bench.case import Case
 from inferometer.bench.study_cell import BESIDE, Template, template_of
 from inferometer.bench.study_layout import TOTAL_LENGTH, WORDS, Fact, PublishedSpec, RowSpec, Where
-from inferometer.estimate.measured import load_regimes
+from inferometer.estimate.measured import load_charts, load_regimes
 from inferometer.estimate.stack import STACKS
 from inferometer.hardware.table import Table
 
@@ -118,10 +118,17 @@ def stack_key(table: Table) -> str | None:
     return name
 
 
-def given_key(table: Table) -> Mapping[str, float]:
-    """`given`: figures by the value of a row."""
-    inner = table.table("given")
-    return MappingProxyType({name: inner.number(name) for name in inner.names()})
+def given_key(table: Table) -> tuple[Mapping[str, float], str | None]:
+    """`given`, figures by the value of a row, with the `source` that they need; or the name of a published chart, which has its own."""
+    if table.has("given") and isinstance(table.value("given"), str):
+        chart = load_charts().get(table.text("given"))
+        if chart is None:
+            raise table.error(f"given: {table.text('given')!r} is no chart; the charts are {', '.join(load_charts())}")
+        return chart.values, chart.source
+    inner, source = table.table("given"), optional_text(table, "source")
+    if bool(inner.names()) != (source is not None):
+        raise table.error("given and source go together: figures, and where they are from")
+    return MappingProxyType({name: float(inner.number(name)) for name in inner.names()}), source
 
 
 def cell_key(table: Table) -> Template | None:

@@ -59,8 +59,8 @@ class ColumnSpec:
     """A column of figures: those of the cases with `where` in their row, or with `ratio` one column's figure over another's.
 
     group: a heading over several columns. cell: None for the table's. stack: nothing is measured; the estimator's figures for that stack,
-    on the records' device. published_only: nothing is measured; the published figures. given: figures that the study's file holds, by the
-    value of the last row setting, from `source`. blocks: the labels of the blocks that have it, none for all.
+    on the records' device. published_only: nothing is measured; the published figures. given: figures from `source`, by the value or the
+    label of the last row setting. blocks: the labels of the blocks that have it, none for all.
     """
 
     heading: str

@@ -176,6 +176,7 @@ def _column(table: Table) -> ColumnSpec:
     name = optional_text(table, "column")
     if name is not None:
         where["column"] = (name,)
+    given, source = given_key(table)
     made = ColumnSpec(
         heading=heading_key(table, name or ""),
         group=optional_text(table, "group"),
@@ -185,12 +186,10 @@ def _column(table: Table) -> ColumnSpec:
         stack=stack_key(table),
         published=published_key(table),
         published_only=optional_flag(table, "published_only"),
-        given=given_key(table),
-        source=optional_text(table, "source"),
+        given=given,
+        source=source,
         blocks=table.texts("blocks"),
     )
-    if bool(made.given) != (made.source is not None):
-        raise table.error("given and source go together: figures, and where they are from")
     if made.published_only and made.published is None:
         raise table.error("published_only needs published, which says where the figures are")
     if made.ratio is not None and (made.stack is not None or name is not None):

@@ -47,8 +47,8 @@ class Entries:
             raise TypeError("a column whose cell is not resolved")
         cell = column.cell if block is None else column.cell.of(block.figure)
         if column.given:
-            value = column.given.get(str(list(row.where.values())[-1][0]))
-            return Entry(self._word("missing")) if value is None else Entry(f"{value:g}", value)
+            value = column.given.get(str(list(row.where.values())[-1][0]), column.given.get(row.labels[-1]))
+            return Entry(self._word("missing")) if value is None else Entry(shaped(value, cell.fields[0].shape or "g"), value)
         if column.ratio is not None:
             return self._ratio(row, column, column.ratio, cell)
         if column.stack is not None or column.published_only:

@@ -16,7 +16,7 @@ from inferometer.report.launcher_arguments import launcher_arguments
 from inferometer.report.origin import Origin, mixture, origins_of
 from inferometer.report.part_records import PartRecords
 from inferometer.report.parts import Bullets, Format, Grid, Heading, Image, Paragraph, Part, joined, written
-from inferometer.report.study_columns import apart
+from inferometer.report.study_columns import apart, heading_of
 from inferometer.report.study_grid import grid_of
 from inferometer.report.tables import parameter_rows
 
@@ -128,7 +128,8 @@ def _table(study: Study, spec: TableSpec, part: PartRecords) -> list[Part]:
 
 
 def _notes(spec: TableSpec, notes: Footnotes, mixed: str | None) -> list[Part]:
-    lines = (*notes.lines(), *([] if mixed is None else [mixed]), *spec.notes)
+    given = [f"{heading_of(column)}: {column.source}." for column in spec.columns if column.source is not None]
+    lines = (*notes.lines(), *([] if mixed is None else [mixed]), *given, *spec.notes)
     return [Bullets(lines)] if lines else []
 
 
