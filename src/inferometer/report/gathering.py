@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from inferometer.bench.record import SCHEMA_VERSION, Record
 from inferometer.errors import UserError
+from inferometer.report.well_formed import check
 
 RECORDS: Final = "records.jsonl"
 _REMEDY = "name a file of records that `bench --output` or `study run` wrote"
@@ -100,9 +101,12 @@ def _record(value: Any, where: str) -> Record:
         remedy = "use the newer inferometer that wrote it" if newer else "measure it again"
         raise UserError(f"{where}: schema_version {version!r}, and this inferometer reads {SCHEMA_VERSION}; {remedy}")
     try:
-        return Record.from_json(value)
+        record = Record.from_json(value)
+        check(record)
+        record.to_json()  # of which not-a-number is no part
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise UserError(f"{where}: {error}; leave the line out or measure the case again") from error
+    return record
 
 
 def mixture(records: Sequence[Record]) -> list[str]:
@@ -149,8 +153,10 @@ def _machines(records: Sequence[Record]) -> list[tuple[str, int]]:
 def _words(machine: Mapping[str, Any]) -> str:
     words: dict[str, None] = {}
     for name, value in machine.items():
-        if name != "machine":  # a fingerprint, which tells machines apart and says nothing
-            words[f"{value} cores" if name == "cores" else f"{value / 2**30:.0f} GiB" if name == "gpu_memory_bytes" else str(value)] = None
+        if name == "gpu_memory_bytes" and isinstance(value, int | float):
+            words[f"{value / 2**30:.0f} GiB"] = None
+        elif name != "machine":  # a fingerprint, which tells machines apart and says nothing
+            words[f"{value} cores" if name == "cores" else str(value)] = None
     return ", ".join(words)
 
 
