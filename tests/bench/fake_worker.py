@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from inferometer.bench.case import Case
@@ -33,8 +34,9 @@ def place(device: str = "cuda", memory_bytes: int | None = 24 * GIB) -> Place:
     return Place(torch_name="cuda:0", slug="l4", name="x", spec=spec, count=1, memory_bytes=memory_bytes, multiplies=("float32", "float16"))
 
 
+@cache
 def plans_of(text: str, memory_bytes: int | None = 24 * GIB) -> list[Planned]:
-    """The plan of a study on that card."""
+    """The plan of a study on that card; not to be changed."""
     return plan(read_study(text, "mine", "mine.toml").study(), lambda device: place(memory_bytes=memory_bytes))
 
 

@@ -65,7 +65,7 @@ class Conductor:
         start: Callable[[BackendEntry], WorkerProcess] = WorkerProcess,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._session = session
+        self._facts: Mapping[str, Any] = {**bare_environment(), **session.facts}
         self._conduct = conduct
         self._emit = emit
         self._study = study
@@ -169,10 +169,6 @@ class Conductor:
             self._workers[key] = self._start(entry(planned.question.case.backend))
         beside = [other.question.cell.column for other in group if other is not planned]
         return Turn(planned, self._workers[key], {**self._facts, "beside": beside}, self._clock)
-
-    @property
-    def _facts(self) -> Mapping[str, Any]:
-        return {**bare_environment(), **self._session.facts}
 
     def _process(self, planned: Planned) -> tuple[object, ...]:
         return (*planned.question.process, planned.question.key if self._conduct.isolate else None)
