@@ -96,3 +96,39 @@ def test_what_was_not_timed_is_null_and_not_absent() -> None:
     assert set(used) == {"mbu", "mfu"}
     assert used["mbu"] is None
     assert used["mfu"] is not None
+
+
+def test_groups_that_run_one_after_another_are_priced_one_by_one() -> None:
+    """FlexGen's times are of all groups, document 000's 16 groups of 8: 2.56 s of prefill, 7.87 s in 31 steps, 16 GiB."""
+    case = _case(backend="flexgen", dtype="float16", device="rtx-a6000", batch_size=128, admission="zigzag", group_size=8)
+    found = outlook(case, _spec(), find_device("rtx-a6000")).predicted
+    one = estimate("opt-1.3b", "rtx-a6000", batch_size=128, sequence_length=512, decode_length=32, dtype="float16", stack="flexgen",
+                   admission="zigzag", group_size=8)  # fmt: skip
+    assert found is not None
+    assert found.interval is not None
+    assert found.prefill_ms == pytest.approx(16 * one.predicted["prefill_ms"])
+    assert found.decode_token_ms == pytest.approx(16 * one.predicted["decode_token_ms"])
+    assert found.interval["prefill_ms"][0] < found.prefill_ms < found.interval["prefill_ms"][1]
+    assert found.peak_memory_bytes == one.predicted["peak_memory_bytes"]
+    assert found.prefill_ms == pytest.approx(2562, rel=0.1)
+
+
+def test_a_quantized_case_is_priced_as_such_and_a_server_not_at_all() -> None:
+    plain, eight = (outlook(_case(quantize=quantize), _spec(), find_device("h100-sxm")).predicted for quantize in (None, "int8"))
+    assert plain is not None
+    assert eight is not None
+    assert plain.decode_token_ms is not None
+    assert eight.decode_token_ms is not None
+    assert eight.decode_token_ms < plain.decode_token_ms
+    # On transformers int8 is LLM.int8, which costs time where native's saves it.
+    theirs, same, eager = (
+        outlook(_case(backend="hf", quantize=quantize), _spec(), find_device("h100-sxm")).predicted
+        for quantize in ("int8", "bitsandbytes", None)
+    )
+    assert theirs == same
+    assert theirs is not None
+    assert eager is not None
+    assert theirs.decode_token_ms is not None
+    assert eager.decode_token_ms is not None
+    assert theirs.decode_token_ms > eager.decode_token_ms
+    assert outlook(_case(backend="http"), _spec(), find_device("h100-sxm")).predicted is None

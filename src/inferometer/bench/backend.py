@@ -38,7 +38,8 @@ class Backend(Protocol):
     after a failure.
 
     Work may still be queued on the device when a call returns; `synchronise` waits for it. Every row of a batch has the same length.
-    `output_width` is the vocabulary (an encoder's hidden size).
+    `output_width` is the vocabulary (an encoder's hidden size). A backend may also say by `coarsest`, a dtype, that something in it rounds
+    more coarsely than the dtype that it was asked for.
     """
 
     name: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -13,6 +14,7 @@ from inferometer import __version__
 from inferometer.bench.backend import Backend, Prompts, Reference
 from inferometer.bench.case import Case
 from inferometer.bench.column import Failure, Unopened
+from inferometer.bench.elsewhere import benchmark_elsewhere
 from inferometer.bench.entry import BackendEntry
 from inferometer.bench.environment import device_name, device_slug
 from inferometer.bench.failures import evidence_of, status_of
@@ -39,6 +41,12 @@ def benchmark(request: BenchRequest, emit: Callable[[Record], None], progress: P
     Raises UserError for what cannot be done at all. What only fails for a case, or for loading a backend, is in the records.
     """
     request.check()
+    apart = [found for found in map(entry, request.backends) if found.python != sys.executable]
+    if apart and len(request.backends) > 1:
+        name, variable = apart[0].name, apart[0].python_variable
+        raise UserError(f"--backend {name} runs under a Python of its own ({variable}); run it by itself, or in a study")
+    if apart:
+        return benchmark_elsewhere(apart[0], request, emit, progress)
     opening = resolve(request)
     with ExitStack() as stack:
         backends: dict[str, Backend | Unopened] = {}

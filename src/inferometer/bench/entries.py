@@ -10,6 +10,9 @@ from inferometer.schedule.admission import ADMISSIONS
 
 _TORCH: Final = Requirement(module="torch", install="inferometer[run]")
 _TRANSFORMERS: Final = Requirement(module="transformers", install="inferometer[hf]")
+# LLM.int8 under its package's name; "int8" is what the published tables call it, and there is no other on this stack.
+_LLM_INT8: Final = ("bitsandbytes", "int8")
+_BITSANDBYTES: Final = Requirement(module="bitsandbytes", install="bitsandbytes", quantize=_LLM_INT8)
 
 NATIVE: Final = BackendEntry(
     name="native",
@@ -27,7 +30,9 @@ HF: Final = BackendEntry(
     name="hf",
     opener="inferometer.bench.hf:open_backend",
     stack="hf-eager",
-    requirements=(_TRANSFORMERS,),
+    requirements=(_TRANSFORMERS, _BITSANDBYTES),
+    quantize=_LLM_INT8,
+    priced_as={"int8": "bitsandbytes"},
     decode_at=True,
     reference=True,
 )
@@ -42,6 +47,37 @@ HF_COMPILE: Final = BackendEntry(
     decode_at=True,
 )
 
+DEEPSPEED: Final = BackendEntry(
+    name="deepspeed",
+    opener="inferometer.bench.deepspeed:open_backend",
+    stack="deepspeed",
+    requirements=(
+        Requirement(module="deepspeed", install="deepspeed"),
+        _TRANSFORMERS,
+        # What DeepSpeed itself says of its kernels for BLOOM.
+        Requirement(module="transformers", install="transformers<=4.43.4", newest="4.43.4", families=("bloom",)),
+    ),
+)
+
+FLEXGEN: Final = BackendEntry(
+    name="flexgen",
+    opener="inferometer.bench.flexgen:open_backend",
+    stack="flexgen",
+    requirements=(
+        Requirement(module="flexgen", install="flexgen"),
+        _TRANSFORMERS,
+        # Two packages that it imports and does not ask for.
+        Requirement(module="attr", install="attrs"),
+        Requirement(module="tqdm", install="inferometer[run]"),
+    ),
+    dtypes=("float16",),
+    admissions=("zigzag",),
+    devices=("cuda",),
+    families=("opt",),
+    samples=False,
+    forward_only=False,
+)
+
 HTTP: Final = BackendEntry(
     name="http",
     opener="inferometer.bench.http_benchmark:http_benchmark",
@@ -51,4 +87,4 @@ HTTP: Final = BackendEntry(
     in_process=False,
 )
 
-ENTRIES: Final = (NATIVE, HF, HF_COMPILE, HTTP)
+ENTRIES: Final = (NATIVE, HF, HF_COMPILE, DEEPSPEED, FLEXGEN, HTTP)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ class BackendEntry:
     What follows is what it takes of a request: values of --dtype, --quantize, --admission and --device, families of models, and
     whether it has --deterministic, --watermark, random sampling, --forward-only, --gpu-memory and
     --decode-at.
+    priced_as: the estimator's name of a format, where this stack calls another thing by it.
     reference: whether others may be checked against it. in_process: whether the model runs in the process that opens it; the only
     other kind is a server that answers over HTTP.
     """
@@ -38,6 +40,7 @@ class BackendEntry:
     requirements: tuple[Requirement, ...] = ()
     dtypes: tuple[str, ...] = COMPUTE_DTYPES
     quantize: tuple[str, ...] = ()
+    priced_as: Mapping[str, str] = field(default_factory=dict)
     admissions: tuple[str, ...] = ()
     devices: tuple[str, ...] = ("cpu", "cuda")
     families: tuple[str, ...] | None = None

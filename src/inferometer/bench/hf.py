@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, Final
 
 import torch
 import transformers
 from torch import Tensor
 
 from inferometer.bench.backend import Continuation, PageUse, Prompts
+from inferometer.bench.llm_int8 import quantize_int8
 from inferometer.bench.opening import Opening
 from inferometer.model.families import family
 from inferometer.model.spec import ModelSpec
@@ -19,17 +20,21 @@ from inferometer.nn.export import fill_hf
 from inferometer.nn.source import CheckpointSource
 from inferometer.schedule.sampling import SamplingParams
 
+MODERN: Final = int(transformers.__version__.partition(".")[0]) >= 5
+"""Whether transformers is of the versions that backends of its own need; DeepSpeed's kernels want one before them."""
+
 
 def open_backend(opening: Opening) -> HFBackend:
     """A transformers model of the same weights that the native engine has."""
     with opening.source() as (source, spec):
-        return HFBackend(opening.description.config, spec, source, opening.device, opening.dtype)
+        return HFBackend(opening.description.config, spec, source, opening.device, opening.dtype, quantize=opening.request.quantize)
 
 
 class HFBackend:
     """A transformers model on one device, with sdpa attention where transformers has it for the family, else eager.
 
     `config` is the model's Hugging Face configuration, `spec` what native makes of it and `source`, whose tensors fill the module.
+    `quantize`: None, or any name for LLM.int8 of bitsandbytes.
     Raises ModelError where transformers and the checkpoint differ in their parameters.
     """
 
@@ -37,7 +42,14 @@ class HFBackend:
     phased = True
 
     def __init__(
-        self, config: Mapping[str, Any], spec: ModelSpec, source: CheckpointSource, device: torch.device, dtype: torch.dtype
+        self,
+        config: Mapping[str, Any],
+        spec: ModelSpec,
+        source: CheckpointSource,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        quantize: str | None = None,
     ) -> None:
         self.device = device
         self._dtype = dtype
@@ -46,9 +58,14 @@ class HFBackend:
         self._model = _build(config, spec, device, dtype)
         self.stack_version = f"{transformers.__version__} {self._model.config._attn_implementation}"
         fill_hf(self._model, source, spec, family(spec.family))
+        # Eight bits of a row's largest number round as coarsely as bfloat16 does.
+        self.coarsest = dtype if quantize is None else torch.bfloat16
+        if quantize is not None:
+            self.stack_version += f" {quantize_int8(self._model)}"
         # As from_pretrained leaves them. It matters though nothing is trained: torch folds a batch of one-token rows into one product
         # only for weights with gradients, and else copies the head's matrix once a row.
-        self._model.requires_grad_(True)
+        for parameter in self._model.parameters():
+            parameter.requires_grad_(parameter.is_floating_point())
         self._resident: int = sum(t.nbytes for t in {t.data_ptr(): t for t in self._model.state_dict().values()}.values())
         self._batch: Batch | None = None
 
@@ -133,8 +150,9 @@ class HFBackend:
             states = out.last_hidden_state
             pooled = [out.pooler_output[:, None]] if out.pooler_output is not None else []
             return torch.cat([states, *pooled], 1).float()
-        found: Tensor = self._model(input_ids=self._ids(prompts), use_cache=False, logits_to_keep=1 if last_only else 0).logits
-        return found.float()
+        keep = {"logits_to_keep": int(last_only)} if MODERN else {}
+        found: Tensor = self._model(input_ids=self._ids(prompts), use_cache=False, **keep).logits
+        return found[:, -1:].float() if last_only else found.float()
 
     @torch.inference_mode()
     def continuation(self, prompts: Prompts, steps: int) -> Continuation:
@@ -221,9 +239,13 @@ class Batch:
         """float32 (rows, 1): the log-probability of each row's newest token."""
         return self.scores.gather(1, self.tokens[-1]) - self.scores.logsumexp(1, keepdim=True)
 
+    def _logits(self, model: Callable[..., Any], ids: Tensor) -> Tensor:
+        """(rows, 1 or more, vocabulary) after the last tokens of `ids`, which the cache takes in."""
+        logits: Tensor = model(input_ids=ids, use_cache=True, logits_to_keep=1, **{self._cache_argument: self.cache}).logits
+        return logits
+
     def _take(self, model: Callable[..., Any], ids: Tensor) -> None:
-        out = model(input_ids=ids, use_cache=True, logits_to_keep=1, **{self._cache_argument: self.cache})
-        self.scores: Tensor = out.logits[:, -1].float()
+        self.scores: Tensor = self._logits(model, ids)[:, -1].float()
         if self._seen is not None:
             self.scores = self._processors(self._seen, self.scores)
         if self._generator is None:
@@ -263,7 +285,7 @@ def _build(given: Mapping[str, Any], spec: ModelSpec, device: torch.device, dtyp
     options["tie_word_embeddings"] = spec.tied_head  # a checkpoint may hold a head that its configuration calls tied
     config = transformers.AutoConfig.for_model(kind, **options)
     factory: Any = transformers.AutoModelForCausalLM
-    extra: dict[str, Any] = {"dtype": dtype}
+    extra: dict[str, Any] = {"dtype" if MODERN else "torch_dtype": dtype}
     if spec.encoder:
         factory, extra["add_pooling_layer"] = transformers.AutoModel, spec.pooler
     with torch.device(device), _uninitialised():

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from inferometer.bench.record import Record
-from inferometer.bench.registry import stack_of
+from inferometer.bench.registry import format_of, stack_of
 from inferometer.errors import UserError
 from inferometer.estimate.deviation import Deviation
 from inferometer.estimate.estimate import Estimate, estimate
@@ -110,7 +110,7 @@ def _asked(record: Record, take: Callable[..., Any]) -> Any:
         sequence_length=record.sequence_length - record.decode_only,
         decode_length=None if record.decode_length is None else record.steps + 1,
         dtype=record.dtype,
-        quantize=record.quantize,
+        quantize=format_of(record.backend, record.quantize),
         kv_dtype=record.kv_dtype or "auto",
         tensor_parallel=record.tensor_parallel,
         stack=stack,

@@ -207,7 +207,8 @@ class Runner:
                 prompts = [prompt[: self._context_limit - steps + 1] for prompt in prompts]
         # A batch that is to be timed decodes as a whole: its size and its admission decide what runs.
         together = len(prompts) if case.decode_length is not None else 1
-        return check(backend, reference, prompts, dtype=self._dtype, steps=steps, loss=case.loss, together=together)
+        dtype = getattr(backend, "coarsest", self._dtype)
+        return check(backend, reference, prompts, dtype=dtype, steps=steps, loss=case.loss, together=together)
 
     def _cycle(self, column: Column, prompts: Prompts, measured: bool) -> None:
         column.meter.start(column.backend.resident_bytes)
