@@ -54,12 +54,14 @@ class Clock:
 class Workshop:
     """Makes processes, keeps a log of what each was asked, and knows how each case ends.
 
-    outcome(case, others) is asked when a case begins; others: bytes that the other processes hold. Every step takes `step_s` of `clock`.
+    outcome(case, others) is asked when a case begins; others: bytes that the other processes hold. Every step takes `step_s` of `clock`;
+    `kept_bytes` stay with a process that drops its model.
     """
 
     outcome: Callable[[Case, int], Outcome] = lambda case, others: "ok"
     clock: Clock = field(default_factory=Clock)
     step_s: float = 1.0
+    kept_bytes: int = 0
     made: list[FakeWorker] = field(default_factory=list)
     log: list[tuple[Any, ...]] = field(default_factory=list)
 
@@ -114,8 +116,8 @@ class FakeWorker:
 
     def release(self, limit_s: float) -> Answer:
         self._note("release")
-        self.resident_bytes = 0
-        return Answer(0)
+        self.resident_bytes = self.shop.kept_bytes
+        return Answer(self.resident_bytes)
 
     def close(self) -> None:
         assert not self.closed, "a process ends once"

@@ -135,6 +135,16 @@ def test_an_oom_beside_others_is_tried_again_alone() -> None:
     assert len(shop.made) == 3, "the process whose allocator failed is replaced"
 
 
+@pytest.mark.parametrize(("kept_bytes", "processes"), [(32 << 20, 4), (2 * GIB, 5)])
+def test_workspaces_are_no_model_and_what_is_not_given_back_ends(kept_bytes: int, processes: int) -> None:
+    def outcome(case: Case, others: int) -> str:
+        return "oom: OutOfMemoryError: too much" if case.backend == "hf" and case.batch_size == 1 else "ok"
+
+    records, shop = conduct(plans_of(study("[1, 2]")), Workshop(outcome, kept_bytes=kept_bytes))
+    assert sorted(ends(records)) == [("a", 1, "ok"), ("a", 2, "ok"), ("b", 1, "oom"), ("b", 2, "ok")]
+    assert len(shop.made) == processes
+
+
 def test_an_oom_alone_stands_and_its_process_is_replaced() -> None:
     def outcome(case: Case, others: int) -> str:
         return "oom: OutOfMemoryError: too much" if case.backend == "hf" and case.batch_size == 1 else "ok"
@@ -253,20 +263,21 @@ OUTCOMES = st.sampled_from(
     isolate=st.booleans(),
     runs=st.integers(1, 5),
     crowded=st.booleans(),
+    kept_bytes=st.sampled_from([0, 32 << 20, 2 * GIB]),
 )
 def test_whatever_happens_each_case_has_one_record_and_no_process_stays(
-    outcomes: dict[tuple[str, int], str], memory: int | None, isolate: bool, runs: int, crowded: bool
+    outcomes: dict[tuple[str, int], str], memory: int | None, isolate: bool, runs: int, crowded: bool, kept_bytes: int
 ) -> None:
     def outcome(case: Case, others: int) -> str | Exception:
         found = outcomes.get((case.backend, case.batch_size), "ok")
-        if crowded and others:
+        if crowded and others > kept_bytes:
             return "oom: OutOfMemoryError: others"
         if found in ("timeout", "crash"):
             return WorkerEndedError("timeout" if found == "timeout" else "error", "gone")
         return RuntimeError("not here") if found == "skip" else found
 
     plans = plans_of(study("[1, 2, 4]", runs=runs), memory_bytes=memory)
-    records, shop = conduct(plans, Workshop(outcome), isolate=isolate)
+    records, shop = conduct(plans, Workshop(outcome, kept_bytes=kept_bytes), isolate=isolate)
     assert Counter((record.part, record.column, record.case_id) for record in records) == Counter(planned.question.key for planned in plans)
     assert all(worker.closed for worker in shop.made)
     expected = {"timeout": "timeout", "crash": "error", "skip": "skipped"}

@@ -32,6 +32,8 @@ from inferometer.estimate.memory import GPU_CONTEXT_BYTES
 # Of a case's runs: two, so that the second can mirror the first.
 _BLOCKS: Final = 2
 _RELEASE_S: Final = 60.0
+# What a process without a model may hold: workspaces of libraries.
+_BARE_BYTES: Final = 256 << 20
 # A forecast of memory is that of tensors; allocators hold some more.
 _MARGIN: Final = 1.2
 
@@ -121,13 +123,13 @@ class Conductor:
         """Runs cases in turns; those that fail for want of memory that others held, again by themselves."""
         self._check_budget(plans)
         self._make_room(plans)
-        crowded = self._play(plans)
-        for planned in crowded:
+        for planned, _ in self._play(plans):
             self._release_others(planned)
-            self._play([planned])
+            for again, record in self._play([planned]):
+                self._take(again, record)  # whatever others still hold, it is not to be had
 
-    def _play(self, plans: Sequence[Planned]) -> list[Planned]:
-        """One record for each case, but for those that it returns: they had less memory than they could have."""
+    def _play(self, plans: Sequence[Planned]) -> list[tuple[Planned, Record]]:
+        """Takes one record for each case, but for those that it returns: they had less memory than they could have."""
         turns = [self._turn(planned, plans) for planned in plans]
         for turn in turns:
             turn.load()
@@ -141,20 +143,27 @@ class Conductor:
                     turn.run(warmups=request.warmups if number == 0 else min(request.warmups, 1), runs=runs)
                 if number == blocks - 1:
                     turn.finish()
-                    if not self._settle(turn, beside=len(turns) > 1):
-                        crowded.append(turn.planned)
+                    record = self._record(turn)
+                    if record.status == "oom" and (len(turns) > 1 or self._others_hold(turn.planned)):
+                        crowded.append((turn.planned, record))
+                    else:
+                        self._take(turn.planned, record)
         return crowded
 
-    def _settle(self, turn: Turn, *, beside: bool) -> bool:
-        """Takes the record of a turn, unless the case deserves another one."""
-        record, key = turn.record, self._process(turn.planned)
+    def _record(self, turn: Turn) -> Record:
+        """The record of a turn that is over; its process ends if it is of no more use."""
+        record = turn.record
         assert record is not None, "a turn that is over has a record"
-        crowded = record.status == "oom" and (beside or any(other.resident_bytes for k, other in self._workers.items() if k != key))
+        # What a whole device had in use is no figure of one process of several.
+        own = record if len(self._workers) == 1 else replace(record, peak_memory_bytes=replace(record.peak_memory_bytes, device=None))
         if turn.ended or (record.status == "oom" and not refused(record.evidence or "")):
-            self._drop(key)
-        if not crowded:
-            self._take(turn.planned, record if len(self._workers) == 1 else _own_memory(record))
-        return not crowded
+            self._drop(self._process(turn.planned))
+        return own
+
+    def _others_hold(self, planned: Planned) -> bool:
+        """Whether another process has a model in memory."""
+        own = self._process(planned)
+        return any(worker.resident_bytes > _BARE_BYTES for key, worker in self._workers.items() if key != own)
 
     def _take(self, planned: Planned, record: Record) -> None:
         cell = planned.question.cell
@@ -208,21 +217,16 @@ class Conductor:
         """Has processes drop their models; ends those that keep something all the same."""
         for key in list(keys):
             worker = self._workers[key]
-            if worker.resident_bytes:
+            if worker.resident_bytes > _BARE_BYTES:
                 with suppress(WorkerEndedError):
                     worker.release(_RELEASE_S)
-                if worker.resident_bytes:
+                if worker.resident_bytes > _BARE_BYTES:
                     self._drop(key)
 
     def _drop(self, key: tuple[object, ...]) -> None:
         worker = self._workers.pop(key, None)
         if worker is not None:
             worker.close()
-
-
-def _own_memory(record: Record) -> Record:
-    """Without what the whole device had in use: other processes of ours were part of it."""
-    return replace(record, peak_memory_bytes=replace(record.peak_memory_bytes, device=None))
 
 
 def _need(planned: Planned) -> int | None:
