@@ -85,15 +85,14 @@ class PeakMeter:
             return
         idle = 0 if pages is None else (pages.pages - pages.peak) * pages.page_bytes
         allocated = int(torch.cuda.max_memory_allocated(self._device)) - self._foreign - idle
-        reserved = in_use = process = None
+        reserved = in_use = None
         if self._alone:
-            process = self._telemetry.read().value("gpu_process_memory_bytes")
             reserved = max(int(torch.cuda.max_memory_reserved(self._device)), self._peak.reserved or 0)
             free, total = torch.cuda.mem_get_info(self._device)
+            own = self._telemetry.read().value("gpu_process_memory_bytes")
             # The allocator gives nothing back within a case, so what is in use after a run is also the most that was.
-            in_use = max(total - free, self._peak.device or 0)
-        allocated = max(allocated, self._peak.allocated or 0)
-        self._peak = PeakMemory(allocated=allocated, reserved=reserved, device=in_use, process=process)
+            in_use = max(total - free if own is None else own, self._peak.device or 0)
+        self._peak = PeakMemory(allocated=max(allocated, self._peak.allocated or 0), reserved=reserved, device=in_use)
 
     @property
     def peak(self) -> PeakMemory:

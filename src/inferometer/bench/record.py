@@ -36,35 +36,40 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakMemory:
-    """Peak bytes during the case: tensors of this backend, what the allocator held for them, what the whole device had in use.
+    """Peak bytes during the case: tensors of this backend, what the allocator held for them, and what the driver counts as the process's,
+    which is also its context, the libraries' kernels and recorded graphs.
 
-    process: what the driver counts as this process's, which is also the context, the libraries' kernels and recorded graphs.
+    Where the driver does not know the process (in a container, it goes by another number), `device` is what the whole device had in use.
     """
 
     allocated: int | None = None
     reserved: int | None = None
     device: int | None = None
-    process: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """The least time that the hardware needs. `binds` says for each of the times what limits it, by the time's name."""
+    """The least time that the hardware needs. `binds` says for each of the times what limits it, by the time's name.
+
+    total_ms: of a run whose prefill and decode share sweeps, and have no bounds of their own.
+    """
 
     forward_ms: float | None = None
     prefill_ms: float | None = None
     decode_token_ms: float | None = None
+    total_ms: float | None = None
     binds: Mapping[str, str] | None = None
     basis: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """What the estimator expected. `interval` holds (low, high) by the predicted figure's name."""
+    """What the estimator expected. `interval` holds (low, high) by the predicted figure's name. total_ms: as in the bound."""
 
     forward_ms: float | None = None
     prefill_ms: float | None = None
     decode_token_ms: float | None = None
+    total_ms: float | None = None
     peak_memory_bytes: int | None = None
     j_per_token: float | None = None
     basis: str | None = None

@@ -255,9 +255,9 @@ class Runner:
         energy: Mapping[str, Any] | None = None,
     ) -> Record:
         times = times or {}
-        # The outlook is that of a batch which prefills and then decodes as a whole.
-        mixed = case.admission not in (None, "zigzag") or ("total_ms" in times and "prefill_ms" not in times)
-        expected = Outlook() if mixed else self._outlook_of(case)
+        expected = self._outlook_of(case)
+        if case.admission not in (None, "zigzag") or ("total_ms" in times and "prefill_ms" not in times):
+            expected = expected.whole(case.steps)
         counted = {name: times.get(name) for name in ("prefill_ms", "decode_total_ms", "total_ms", "forward_ms")}
         rates = throughput(work(batch_size=case.batch_size, sequence_length=case.sequence_length, steps=case.steps, **counted))
         return Record(
