@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_records import made
-from sweep_records import ENVIRONMENT, case, study, sweep
+from sweep_records import COLUMNS, ENVIRONMENT, case, study, sweep
 
 from inferometer.bench.record import Bound, PeakMemory, Predicted, Record
 from inferometer.report.page import page
@@ -98,6 +98,13 @@ def test_the_memory_of_cases_stands_beside_what_the_device_has(whole: str) -> No
     assert "measured peak of tensors" in text
     for use in ("weights", "KV cache", "activations or logits", "outside tensors"):
         assert use in text
+
+
+def test_a_device_that_has_far_more_than_is_needed_does_not_press_the_bars_flat() -> None:
+    text = page(sweep(COLUMNS[:1], (1, 2), model="opt-125m"), title="t")
+    assert re.search(r">79\.6 GiB, \d\d+ times as much, is above<", text)
+    heights = [float(height) for height in re.findall(r"<rect class=u0 [^>]*height=([\d.]+)", text)]
+    assert min(heights) > 50
 
 
 def test_figures_have_tables_and_predictions_their_errors(whole: str) -> None:

@@ -20,6 +20,8 @@ _SLUG, _TITLE = "memory", "Memory"
 _GIB = float(1 << 30)
 # From the bottom; the classes are shades of the column's colour.
 _USES: Final = ("weights", "KV cache", "activations or logits", "outside tensors")
+# Of what a device has: less is not seen beside it.
+_LITTLE = 0.04
 _MOST_CHARTS, _MOST_BARS = 18, 16
 
 
@@ -99,9 +101,11 @@ def _chart(title: str, bars: _Bars, columns: Columns, outlooks: Outlooks) -> str
     memories = [_memory(record, outlooks) for record in records]
     capacity = max((size for record in records if (size := outlooks.capacity_bytes(record)) is not None), default=None)
     peaks = [record.peak_memory_bytes.allocated or 0 for record in records]
-    reach = max(*(memory.device_bytes for memory in memories), *peaks, capacity or 0)
-    # A case far beyond what the device has would press all others flat.
-    up = scale("GiB", [min(reach, 1.6 * capacity if capacity else reach) / _GIB], log=False)
+    needed = max(*(memory.device_bytes for memory in memories), *peaks)
+    # A case far beyond what the device has would press all others flat, and so would a device that has far more than all of them.
+    roomy = capacity is not None and needed < _LITTLE * capacity
+    reach = needed if roomy or capacity is None else min(max(needed, capacity), 1.6 * capacity)
+    up = scale("GiB", [reach / _GIB], log=False)
     across = Axis(label=bars.axis, low=0, high=len(records))
     panel = Panel(left=50, top=30, width=WIDTH - 62, height=210, across=across, up=up)
     centres = tuple(place + 0.5 for place in range(len(records)))
@@ -109,7 +113,10 @@ def _chart(title: str, bars: _Bars, columns: Columns, outlooks: Outlooks) -> str
     drawn = [_bar(panel, place, bars, memory) for place, memory in enumerate(memories)]
     parts.append(grouped(columns.names.index(bars.column), bars.column, "".join([*drawn, *_words(panel, records, memories)])))
     where = records[0].device or records[0].device_name or "unknown device"
-    if capacity is not None:
+    if capacity is not None and roomy:
+        beyond = f"{capacity / _GIB:.1f} GiB, {capacity / needed:.0f} times as much, is above"
+        parts.append(words(panel.left + 4, panel.top + 12, beyond, kind="q"))
+    elif capacity is not None:
         y, has = panel.y(capacity / _GIB), f"{capacity / _GIB:.1f} GiB"
         parts.append(path([(panel.left, y), (panel.left + panel.width, y)], "roof", hint=f"{where} has {has}"))
         parts.append(words(panel.left + 4, y - 5, has, kind="q"))

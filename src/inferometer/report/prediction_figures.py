@@ -43,7 +43,8 @@ def _chart(each: Figure, records: Sequence[Record], columns: Columns, detail: De
     ys = [end for line in lines for point in line.points for end in (point.y, point.low, point.high) if end is not None and end > 0]
     both = [*xs, *ys]
     log = max(both) > 4 * min(both)
-    across, up = scale(f"measured ({each.unit})", xs, log=log), scale(f"predicted ({each.unit})", ys, log=log)
+    # The same range on both, so that the line of exact predictions goes from corner to corner.
+    across, up = scale(f"measured ({each.unit})", both, log=log), scale(f"predicted ({each.unit})", both, log=log)
     found = Deviation.of([(record.case_id, measured(record, each) or 0.0, predicted(record, each) or 0.0) for record in shown])
     note = f"mean error {100 * found.mean:.1f}\u00a0%, worst {100 * found.worst:.0f}\u00a0%"
     chart = Chart(title=f"{each.title}: predicted against measured", across=across, up=up, lines=tuple(lines), diagonal=True)
