@@ -108,10 +108,10 @@ class FakeWorker:
         self._runs += runs
         return Answer(self.resident_bytes)
 
-    def finish(self, limit_s: float) -> Answer:
+    def finish(self, *, shared: bool, limit_s: float) -> Answer:
         assert self._request is not None
         assert self._runs == self._request.runs, "a case ends after as many runs as it was asked for"
-        self._note("finish")
+        self._note("finish", shared)
         return Answer(self.resident_bytes, record=self._record("ok").to_json())
 
     def release(self, limit_s: float) -> Answer:

@@ -87,6 +87,13 @@ def test_a_record_is_kept_as_soon_as_its_case_has_ended() -> None:
     assert kept == [3, 4]
 
 
+def test_a_process_is_told_whether_it_has_the_device_to_itself() -> None:
+    _, shop = conduct(plans_of(study("[1]")))
+    assert shop.steps("finish") == [(1, True), (0, True)]
+    _, shop = conduct(plans_of(study("[1]", columns='[[part.columns]]\nname = "a"\nbackend = "native"\n')))
+    assert shop.steps("finish") == [(0, False)]
+
+
 @pytest.mark.parametrize("runs", [1, 2])
 def test_few_runs_are_shared_out_too(runs: int) -> None:
     records, shop = conduct(plans_of(study("[1]", runs=runs)))

@@ -142,7 +142,7 @@ class Conductor:
                 if runs:
                     turn.run(warmups=request.warmups if number == 0 else min(request.warmups, 1), runs=runs)
                 if number == blocks - 1:
-                    turn.finish()
+                    turn.finish(shared=len(self._workers) > 1)
                     record = self._record(turn)
                     if record.status == "oom" and (len(turns) > 1 or self._others_hold(turn.planned)):
                         crowded.append((turn.planned, record))
@@ -154,11 +154,9 @@ class Conductor:
         """The record of a turn that is over; its process ends if it is of no more use."""
         record = turn.record
         assert record is not None, "a turn that is over has a record"
-        # What a whole device had in use is no figure of one process of several.
-        own = record if len(self._workers) == 1 else replace(record, peak_memory_bytes=replace(record.peak_memory_bytes, device=None))
         if turn.ended or (record.status == "oom" and not refused(record.evidence or "")):
             self._drop(self._process(turn.planned))
-        return own
+        return record
 
     def _others_hold(self, planned: Planned) -> bool:
         """Whether another process has a model in memory."""

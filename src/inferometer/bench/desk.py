@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -14,6 +14,7 @@ from inferometer.bench.backend import Backend
 from inferometer.bench.benchmark import open_backend, resolve, runner
 from inferometer.bench.case import Case
 from inferometer.bench.column import Unopened
+from inferometer.bench.environment import telemetry
 from inferometer.bench.memory import bounded_host, release_caches
 from inferometer.bench.memory_cap import MemoryCap
 from inferometer.bench.opening import Opening
@@ -105,15 +106,15 @@ class Desk:
             torch.cuda.empty_cache()
         return self.end() if turn.failed else None
 
-    def end(self) -> Record:
-        """The case's record; the model stays, what the case held goes."""
+    def end(self, *, shared: bool = False) -> Record:
+        """The case's record; the model stays, what the case held goes. shared: whether other processes of ours use the device."""
         runner, turn = self._under_way
         (record,) = runner.end(turn)
         self._round = None
         if self._loaded is not None and not isinstance(self._loaded.backend, Unopened):
             self._loaded.backend.abandon()
         release_caches(self._device)
-        return record
+        return _own(record, self._device) if shared else record
 
     def release(self) -> None:
         """Drops the model, if there is one."""
@@ -178,3 +179,9 @@ class Desk:
         if changed and isinstance(loaded.backend, Reorders):
             loaded.backend.reorder(now.order())
         return loaded.backend
+
+
+def _own(record: Record, device: torch.device) -> Record:
+    """Without what the whole device had in use, where the driver does not tell one process from another."""
+    known = device.type != "cuda" or telemetry(device).read().value("gpu_process_memory_bytes") is not None
+    return record if known else replace(record, peak_memory_bytes=replace(record.peak_memory_bytes, device=None))

@@ -37,9 +37,9 @@ class Turn:
         """A block of runs."""
         self._step(lambda limit_s: self._worker.run(warmups=warmups, runs=runs, limit_s=limit_s))
 
-    def finish(self) -> None:
-        """The record."""
-        self._step(self._worker.finish)
+    def finish(self, *, shared: bool) -> None:
+        """The record. shared: whether other processes of the study use the device."""
+        self._step(lambda limit_s: self._worker.finish(shared=shared, limit_s=limit_s))
 
     def _step(self, step: Callable[[float], Answer]) -> None:
         if self.record is not None:

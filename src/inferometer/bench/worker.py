@@ -59,7 +59,7 @@ def _answer(desk: Desk, message: Mapping[str, Any]) -> dict[str, Any]:
         case "run":
             record = desk.run(warmups=message["warmups"], runs=message["runs"])
         case "end":
-            record = desk.end()
+            record = desk.end(shared=message["shared"])
         case "release":
             desk.release()
         case step:

@@ -85,9 +85,9 @@ class WorkerProcess:
         """Has the case run."""
         return self._ask({"do": "run", "warmups": warmups, "runs": runs}, limit_s, "while it ran")
 
-    def finish(self, limit_s: float) -> Answer:
-        """Asks for the record of the case."""
-        return self._ask({"do": "end"}, limit_s, "while its record was made")
+    def finish(self, *, shared: bool, limit_s: float) -> Answer:
+        """Asks for the record of the case. shared: whether other processes of ours use the device."""
+        return self._ask({"do": "end", "shared": shared}, limit_s, "while its record was made")
 
     def release(self, limit_s: float) -> Answer:
         """Has the model dropped."""
