@@ -28,7 +28,7 @@ def test_unknown_is_null() -> None:
     value = record().to_json()
     for name in ("link", "quantize", "forward_ms", "pages_peak", "energy", "bound", "utilisation", "predicted", "serving", "checked"):
         assert value[name] is None
-    assert value["peak_memory_bytes"] == {"allocated": None, "reserved": None, "device": None, "process": None}
+    assert value["peak_memory_bytes"] == {"allocated": None, "reserved": None, "device": None}
 
 
 def test_throughputs_are_means_of_the_runs_rates() -> None:
