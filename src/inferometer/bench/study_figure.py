@@ -186,6 +186,7 @@ def bounded(record: Record) -> Quantities | None:
         forward_ms=record.bound.forward_ms,
         prefill_ms=record.bound.prefill_ms,
         decode_token_ms=record.bound.decode_token_ms,
+        total_ms=record.bound.total_ms,
         binds=record.bound.binds or {},
     )
 
@@ -217,6 +218,7 @@ def _mean(summary: Summary | None) -> float | None:
 def limit(figure: Figure, bound: Quantities) -> str | None:
     """What binds a figure at its bound: the limit of the phase that takes the most of its least time; None where that is not known."""
     phases = {"forward_ms": bound.forward_ms, "prefill_ms": bound.prefill_ms, "decode_token_ms": _decode_total(bound)}
+    phases["total_ms"] = bound.total_ms
     name = figure.time or figure.rate or "whole"
     if name.startswith("decode"):
         phases = {"decode_token_ms": bound.decode_token_ms}

@@ -19,20 +19,21 @@ _ORDERS = ("zigzag", "diagonal", "row")
 
 
 def predicted(record: Record) -> Quantities | None:
-    """What was expected of a record: what it says itself, else what the estimator says now; None where neither knows.
-
-    Groups in an order of their own are always estimated as such a run.
-    """
+    """What was expected of a record: what it says itself, else what the estimator says now; None where neither knows."""
     said = record.predicted
-    if said is not None and order_of(record) is None:
-        return quantities(
+    if said is not None:
+        expected = quantities(
             record,
             forward_ms=said.forward_ms,
             prefill_ms=said.prefill_ms,
             decode_token_ms=said.decode_token_ms,
+            total_ms=said.total_ms,
             peak_memory_bytes=said.peak_memory_bytes,
             j_per_token=said.j_per_token,
         )
+        # Whether its phases share sweeps is known of a run, not of a case that never ran.
+        if record.status == "ok" or order_of(record) is None:
+            return expected
     stack = stack_of_backend(record.backend)
     return None if stack is None else estimated(record, stack)
 
