@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -58,7 +59,7 @@ def case(
         calibration=None,
     )
     values: dict[str, Any] = {
-        "case_id": f"{abs(hash((column, batch, prompt, new, model))):016x}"[:16],
+        "case_id": hashlib.sha256(f"{column} {batch} {prompt} {new} {model}".encode()).hexdigest()[:16],
         "started_at": f"2026-05-04T{9 + minute // 60:02d}:{minute % 60:02d}:00.000+00:00",
         "model": model,
         "weights": "dummy",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -162,11 +162,10 @@ def _words(machine: Mapping[str, Any]) -> str:
 
 def _sittings(records: Sequence[Record]) -> list[tuple[str, int]]:
     """When each sitting began, and how many cases it has. The environment may name it; else a long pause ends it."""
-    session: Callable[[Record], Any] = lambda record: record.environment.get("session")  # noqa: E731
-    if all(session(record) is not None for record in records):
+    if all(record.environment.get("session") is not None for record in records):
         named: dict[Any, list[Record]] = {}
         for record in records:
-            named.setdefault(str(session(record)), []).append(record)
+            named.setdefault(str(record.environment["session"]), []).append(record)
         return sorted((min(_started(record)[:16] for record in each), len(each)) for each in named.values())
     times = sorted(time for record in records if (time := _time(record)) is not None)
     starts = [time for place, time in enumerate(times) if not place or time - times[place - 1] > _PAUSE]

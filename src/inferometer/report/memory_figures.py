@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from inferometer.bench.record import Record
@@ -48,7 +49,7 @@ def memory_section(sweeps: Sequence[Sweep], columns: Columns, outlooks: Outlooks
         charts = [_chart(title, bars, columns, outlooks) for bars in each if bars in kept]
         if charts:
             parts.append(f"<h3>{escaped(title)}</h3>{figures(charts)}")
-            parts.append(detail.folded("Memory as a table", lambda title=title, each=each: _table(title, each, outlooks)))  # type: ignore[misc]
+            parts.append(detail.folded("Memory as a table", partial(_table, title, each, outlooks)))
     if len(every) > len(kept):
         parts.append(f"<p class=about>{len(every) - len(kept)} more charts are left out; the table of all cases has every peak.</p>")
     keys = "".join(f"<li><span class=u{place}></span>{use}" for place, use in enumerate(_USES))

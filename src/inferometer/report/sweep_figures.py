@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from inferometer.bench.record import Record
 from inferometer.report.chart import MOST_MARKS, Chart, Failure, Line, Point, scale, steps
@@ -37,7 +38,7 @@ def _workload(sweep: Sweep, columns: Columns, detail: Detail) -> str:
     for phase in phases(sweep.records):
         charts = [_latency(sweep, phase, columns, detail), _throughput(sweep, phase, columns), _efficiency(sweep, phase, columns)]
         parts.append(figures(chart for chart in charts if chart))
-        parts.append(detail.folded(f"{phase.name} as a table", lambda phase=phase: _table(sweep, phase)))  # type: ignore[misc]
+        parts.append(detail.folded(f"{phase.name} as a table", partial(_table, sweep, phase)))
     return "".join(parts)
 
 
