@@ -54,7 +54,14 @@ def modules() -> list[str]:
     paths = [path for floor in TORCH_FREE for path in [root / f"{floor}.py", *(root / floor).rglob("*.py")] if path.exists()]
     named = {".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__") for path in paths}
     # Of the floor that measures, what a report of old records or the parsing of a request needs.
-    bench = {f"inferometer.bench.{name}" for name in ("statistics", "case", "record", "journal", "prompts", "request")}
+    bench = {
+        f"inferometer.bench.{name}"
+        for name in (
+            *("statistics", "case", "record", "journal", "prompts", "request", "requirement", "entry", "entries", "registry"),
+            # A study is planned and conducted without torch: only its columns' processes load that.
+            *("study", "study_file", "study_library", "question", "plan", "edge_search", "conductor", "study_folder", "worker", "session"),
+        )
+    }
     # Of the server, what its command line reads.
     server = {f"inferometer.server.{name}" for name in ("flags", "settings")}
     return sorted(named | bench | server | {"inferometer"})
@@ -74,7 +81,9 @@ def test_every_torch_free_module_imports(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--help",), ("--version",), ("models",), ("bench", "--help"), ("generate", "--help"), ("serve", "--help")]
+    "arguments",
+    [("--help",), ("--version",), ("models",), ("bench", "--help"), ("generate", "--help"), ("serve", "--help")]
+    + [("study", "list"), ("study", "show", "backend-sweep"), ("study", "run", "backend-sweep", "--scale", "tiny", "--dry-run")],
 )
 def test_commands_without_torch(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     done = command(tmp_path, *arguments)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from inferometer.bench import benchmark as module
+from inferometer.bench import hf, native, opening
 from inferometer.bench.benchmark import benchmark
 from inferometer.bench.check import relative_error
 from inferometer.bench.hf import HFBackend
@@ -83,27 +83,27 @@ def test_sampling_runs_on_both(tmp_path: Path, sampling: dict[str, Any]) -> None
 
 
 def test_a_broken_native_model_prints_no_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = module._native
+    opened = native.open_backend
 
     def broken(*arguments: Any) -> NativeBackend:
         backend = opened(*arguments)
         with torch.no_grad():
             backend._llm.model.layers[1].attention.output.weight.mul_(-1)  # type: ignore[attr-defined]
-        return backend  # type: ignore[return-value]
+        return backend
 
-    monkeypatch.setattr(module, "_native", broken)
-    native, hf = run(tiny_model(tmp_path, "llama"), batch_sizes=(2,))
-    assert (native.status, hf.status) == ("error", "ok")
-    assert native.evidence is not None
-    assert "correctness check failed" in native.evidence
-    assert native.prefill_ms is None
+    monkeypatch.setattr(native, "open_backend", broken)
+    ours, theirs = run(tiny_model(tmp_path, "llama"), batch_sizes=(2,))
+    assert (ours.status, theirs.status) == ("error", "ok")
+    assert ours.evidence is not None
+    assert "correctness check failed" in ours.evidence
+    assert ours.prefill_ms is None
 
 
 def test_a_backend_that_cannot_load_is_a_row_and_the_other_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(module, "_hf", fail)
+    monkeypatch.setattr(hf, "open_backend", fail)
     records = run(tiny_model(tmp_path, "gpt2"), batch_sizes=(2,))
     assert [r.status for r in records] == ["ok", "oom"]
     assert records[1].evidence == "loading the model failed: OutOfMemoryError: CUDA out of memory"
@@ -145,7 +145,7 @@ def test_the_reference_is_exact_for_a_while_and_then_as_before(tmp_path: Path) -
 
 def test_the_seed_decides_the_dummy_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[float] = []
-    opened = module.open_source
+    opened = opening.open_source
 
     class Spy:
         def __init__(self, source: CheckpointSource) -> None:
@@ -159,7 +159,7 @@ def test_the_seed_decides_the_dummy_weights(tmp_path: Path, monkeypatch: pytest.
             read.append(float(tensor.double().sum()))
             return tensor
 
-    monkeypatch.setattr(module, "open_source", lambda *a, **k: Spy(opened(*a, **k)))
+    monkeypatch.setattr(opening, "open_source", lambda *a, **k: Spy(opened(*a, **k)))
     run(tiny_model(tmp_path, "llama"), batch_sizes=(1,), seed=3)
     first = list(read)
     assert first
@@ -185,7 +185,8 @@ def request(**changes: Any) -> BenchRequest:
         ({"decode_length": 0}, "--decode-length"),
         ({"runs": 0}, "--runs"),
         ({"warmups": -1}, "--warmups"),
-        ({"backends": ("vllm",)}, "--backend vllm is unknown; use native or hf"),
+        ({"backends": ("vllm",)}, "--backend vllm is unknown; use native or hf or hf-compile"),
+        ({"backends": ()}, "--backend names no stack"),
         ({"loss": True}, "add --forward-only"),
         ({"loss": True, "forward_only": True, "sequence_length": 1}, "--sequence-length 2"),
         ({"watermark": True, "backends": ("hf",)}, "--watermark"),

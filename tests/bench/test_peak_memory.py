@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from inferometer.bench import memory
 from inferometer.bench.backend import PageUse
 from inferometer.bench.memory import PeakMeter
+from inferometer.hardware.reading import Reading
+from inferometer.hardware.telemetry import Snapshot
 
 
 @pytest.fixture
@@ -49,3 +52,16 @@ def test_the_cpu_knows_nothing() -> None:
     meter.start(5)
     meter.stop(PageUse(pages=2, peak=1, page_size=16, page_bytes=10))
     assert meter.peak.allocated is None
+
+
+def test_the_device_figure_is_the_processs_own_where_the_driver_knows_it(card: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    class Sensors:
+        def read(self) -> Snapshot:
+            return Snapshot(0.0, {"gpu_process_memory_bytes": Reading(640, "bytes")})
+
+    monkeypatch.setattr(memory, "telemetry", lambda device: Sensors())
+    meter = PeakMeter(torch.device("cuda"), alone=True)
+    card |= {"memory_allocated": 500, "max_memory_allocated": 510, "max_memory_reserved": 520}
+    meter.start(500)
+    meter.stop()
+    assert meter.peak.device == 640

@@ -318,15 +318,12 @@ def test_the_most_pages_of_the_measured_runs_are_recorded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("phased", "admission", "expected"),
-    [(True, None, True), (True, "zigzag", True), (False, "zigzag", False), (False, "diagonal", False)],
+    ("phased", "admission", "whole"),
+    [(True, None, False), (True, "zigzag", False), (False, "zigzag", True), (False, "diagonal", True)],
 )
-def test_the_outlook_is_that_of_a_batch_that_runs_as_a_whole(phased: bool, admission: str | None, expected: bool) -> None:
-    asked: list[Case] = []
-
+def test_a_batch_that_shares_sweeps_has_the_outlook_of_its_whole(phased: bool, admission: str | None, whole: bool) -> None:
     def outlook_of(case: Case) -> Outlook:
-        asked.append(case)
-        return Outlook(predicted=Predicted(peak_memory_bytes=7))
+        return Outlook(predicted=Predicted(prefill_ms=3.0, peak_memory_bytes=7), total_ms=(50.0, (40.0, 60.0)))
 
     clock = Clock()
     (record,) = sweep(
@@ -334,8 +331,9 @@ def test_the_outlook_is_that_of_a_batch_that_runs_as_a_whole(phased: bool, admis
         batch_sizes=(1,), clock=clock, admission=admission, outlook_of=outlook_of,
     )  # fmt: skip
     assert record.status == "ok"
-    assert (record.predicted is not None) == expected
-    assert bool(asked) == expected
+    assert record.predicted is not None
+    assert record.predicted.peak_memory_bytes == 7
+    assert (record.predicted.prefill_ms, record.predicted.total_ms) == ((None, 50.0) if whole else (3.0, None))
 
 
 def test_a_batch_is_checked_as_it_is_timed() -> None:

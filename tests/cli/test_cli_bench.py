@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from inferometer.bench import benchmark as module
+from inferometer.bench import native
 from inferometer.bench.journal import read_records
 from inferometer.bench.record import Record
 from inferometer.cli.main import main
@@ -61,7 +61,7 @@ def test_output_is_appended_to(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_a_case_that_failed_is_exit_3_and_the_tables_are_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = module._native
+    opened = native.open_backend
 
     def limited(*given: Any) -> Any:
         backend = opened(*given)
@@ -75,7 +75,7 @@ def test_a_case_that_failed_is_exit_3_and_the_tables_are_there(
         backend.prefill = refuse  # type: ignore[method-assign]
         return backend
 
-    monkeypatch.setattr(module, "_native", limited)
+    monkeypatch.setattr(native, "open_backend", limited)
     assert main([*arguments(tmp_path), "--batch-size", "3"]) == 3
     rows = [line.split("|")[2:4] for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
     assert [[cell.strip() for cell in row] for row in rows].count(["2", "OOM"]) == 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ class Nvml:
     """A stand-in for the module `pynvml`: one card, some of whose sensors may be missing."""
 
     NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+    pid = os.getpid()
 
     def __init__(self, missing: tuple[str, ...] = ()) -> None:
         self.energy = 1_000_000
@@ -55,6 +57,9 @@ class Nvml:
     def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:  # noqa: N802
         return SimpleNamespace(total=23034 << 20, used=1 << 30)
 
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[SimpleNamespace]:  # noqa: N802
+        return [SimpleNamespace(pid=1, usedGpuMemory=1 << 30), SimpleNamespace(pid=self.pid, usedGpuMemory=5 << 20)]
+
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: int) -> int:  # noqa: N802
         self.energy += 2500
         return self.energy
@@ -87,6 +92,7 @@ def test_every_sensor_of_nvml(tmp_path: Path) -> None:
     assert {sensor: snapshot.value(sensor) for sensor in SENSORS} == {
         "gpu_memory_used_bytes": 1 << 30,
         "gpu_memory_total_bytes": 23034 << 20,
+        "gpu_process_memory_bytes": 5 << 20,
         "gpu_energy_mj": 1_002_500,
         "gpu_power_w": 71.5,
         "gpu_power_limit_w": 72.0,
@@ -102,6 +108,14 @@ def test_energy_between_two_moments(tmp_path: Path) -> None:
     before, after = read(driver, tmp_path), read(driver, tmp_path)
     assert gpu_energy_j(before, after) == Reading(2.5, "J")
     assert "backwards" in (gpu_energy_j(after, before).reason or "")
+
+
+def test_a_process_that_the_driver_knows_by_another_number_has_no_memory_of_its_own(tmp_path: Path) -> None:
+    nvml = Nvml()
+    nvml.pid = 2**30
+    reading = read(NvmlDriver(nvml), tmp_path).readings["gpu_process_memory_bytes"]
+    assert reading.value is None
+    assert "not among" in str(reading.reason)
 
 
 @pytest.mark.parametrize("missing", ["nvmlDeviceGetTotalEnergyConsumption", "NVML_CLOCK_SM"])

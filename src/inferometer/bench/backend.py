@@ -38,7 +38,8 @@ class Backend(Protocol):
     after a failure.
 
     Work may still be queued on the device when a call returns; `synchronise` waits for it. Every row of a batch has the same length.
-    `output_width` is the vocabulary (an encoder's hidden size).
+    `output_width` is the vocabulary (an encoder's hidden size). A backend may also say by `coarsest`, a dtype, that something in it rounds
+    more coarsely than the dtype that it was asked for.
     """
 
     name: str
@@ -65,6 +66,13 @@ class Backend(Protocol):
 
     def prefill(self, prompts: Prompts, params: SamplingParams) -> None:
         """All prompts and the first token of every row."""
+        ...
+
+    def fill(self, prompts: Prompts, params: SamplingParams) -> None:
+        """As `prefill`, but the keys and values of the prompts are random instead of computed, wherever that saves time.
+
+        Asked of backends alone whose entry says `decode_at`.
+        """
         ...
 
     def decode(self) -> None:

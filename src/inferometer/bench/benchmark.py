@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from importlib import import_module
-from typing import Literal, TypeVar, cast
+from dataclasses import replace
+from typing import cast
 
 import torch
 
 from inferometer import __version__
 from inferometer.bench.backend import Backend, Prompts, Reference
+from inferometer.bench.case import Case
 from inferometer.bench.column import Failure, Unopened
-from inferometer.bench.environment import device_name, device_slug, version_of
+from inferometer.bench.elsewhere import benchmark_elsewhere
+from inferometer.bench.entry import BackendEntry
+from inferometer.bench.environment import device_name, device_slug
 from inferometer.bench.failures import evidence_of, status_of
 from inferometer.bench.memory import release_caches
+from inferometer.bench.opening import Opening
 from inferometer.bench.outlook import outlook
+from inferometer.bench.progress import Progress
 from inferometer.bench.prompts import random_prompts, text_prompts
 from inferometer.bench.record import Record
+from inferometer.bench.registry import entry
 from inferometer.bench.request import BenchRequest
-from inferometer.bench.runner import Effort, Progress, Runner
+from inferometer.bench.runner import Effort, Runner
 from inferometer.engine.device import resolve_device, resolve_dtype
-from inferometer.engine.memory import check_weights
 from inferometer.errors import UserError
 from inferometer.hardware.catalogue import find_device
 from inferometer.model.description import ModelDescription, describe, with_weights
-from inferometer.model.families import family
 from inferometer.nn.load import open_source
-from inferometer.nn.names import fitted
 from inferometer.text.load import load_tokenizer
-
-B = TypeVar("B", bound=Backend)
 
 
 def benchmark(request: BenchRequest, emit: Callable[[Record], None], progress: Progress | None = None) -> list[Record]:
@@ -39,45 +41,84 @@ def benchmark(request: BenchRequest, emit: Callable[[Record], None], progress: P
     Raises UserError for what cannot be done at all. What only fails for a case, or for loading a backend, is in the records.
     """
     request.check()
+    apart = [found for found in map(entry, request.backends) if found.python != sys.executable]
+    if apart and len(request.backends) > 1:
+        name, variable = apart[0].name, apart[0].python_variable
+        raise UserError(f"--backend {name} runs under a Python of its own ({variable}); run it by itself, or in a study")
+    if apart:
+        return benchmark_elsewhere(apart[0], request, emit, progress)
+    opening = resolve(request)
+    with ExitStack() as stack:
+        backends: dict[str, Backend | Unopened] = {}
+        for name in request.backends:
+            backends[name] = opened = open_backend(entry(name), opening)
+            if not isinstance(opened, Unopened):
+                stack.callback(opened.close)
+        return runner(opening, backends, progress).run(rounds(opening), emit)
+
+
+def resolve(request: BenchRequest) -> Opening:
+    """Describes the model and settles device and number format. Raises UserError for what no backend could do."""
     dummy = request.weights == "dummy"
     description = describe(request.model, config_only=dummy)
     request.check_model(description.spec)
     if not dummy:
         description = with_weights(description)
-    if "hf" in request.backends:
-        import_module("inferometer.bench.hf")  # without transformers, that is told before anything is loaded
     device = resolve_device(request.device)
     dtype = _dtype(request, description, device)
-    prompts_for = _prompts(request, description)
-    with ExitStack() as stack:
-        backends: dict[str, Backend | Unopened] = {}
-        reference: Reference | None = None
-        for name in request.backends:
-            if name == "hf":
-                opened = _opened(lambda: _hf(request, description, device, dtype), version_of("transformers"), device)
-                reference = None if isinstance(opened, Unopened) else opened
-                backends[name] = opened
-            else:
-                backends[name] = _opened(lambda: _native(request, device, dtype), __version__, device)
-        for backend in backends.values():
-            if not isinstance(backend, Unopened):
-                stack.callback(backend.close)
-        slug = device_slug(device)
-        known = None if slug is None else find_device(slug)
-        runner = Runner(
-            backends,
-            prompts_for,
-            Effort(request.runs, request.warmups),
-            reference=reference,
-            device=device,
-            dtype=dtype,
-            context_limit=description.spec.context_limit,
-            outlook_of=lambda case: outlook(case, description.spec, known),
-            progress=progress,
-        )
-        name = str(dtype).removeprefix("torch.")
-        rounds = request.rounds(description.spec, dtype=name, device=slug, device_name=device_name(device))
-        return runner.run(rounds, emit)
+    resolved = replace(request, dtype=str(dtype).removeprefix("torch."))
+    resolved.check_backends(spec=description.spec, device=device.type)
+    return Opening(request=resolved, description=description, device=device, dtype=dtype)
+
+
+def open_backend(found: BackendEntry, opening: Opening) -> Backend | Unopened:
+    """The loaded backend, or how its cases end: skipped without its package, oom or error where loading failed.
+
+    Raises UserError for what the user can put right.
+    """
+    absent = found.missing(opening.request, opening.description.spec)
+    if absent is not None:
+        return Unopened(found.version() or "not installed", Failure("skipped", absent))
+    try:
+        return found.open(opening)
+    except Exception as error:  # a stack that cannot load the model is a result, and the others still run
+        if isinstance(error, UserError) and not isinstance(error, MemoryError):
+            raise
+        failure = Failure(status_of(error), f"loading the model failed: {evidence_of(error)}")
+    release_caches(opening.device)
+    return Unopened((__version__ if found.name == "native" else found.version()) or "unknown", failure)
+
+
+def runner(opening: Opening, backends: dict[str, Backend | Unopened], progress: Progress | None = None) -> Runner:
+    """What runs cases of that model on these backends, one of which is held against the others where it can be."""
+    request, spec = opening.request, opening.description.spec
+    slug = device_slug(opening.device)
+    known = None if slug is None else find_device(slug)
+    return Runner(
+        backends,
+        _prompts(request, opening.description),
+        Effort(request.runs, request.warmups, request.energy),
+        reference=_reference(request, backends),
+        device=opening.device,
+        dtype=opening.dtype,
+        context_limit=spec.context_limit,
+        outlook_of=lambda case: outlook(case, spec, known),
+        progress=progress,
+    )
+
+
+def rounds(opening: Opening) -> list[list[Case]]:
+    """The cases of the request on this device."""
+    slug, name = device_slug(opening.device), device_name(opening.device)
+    return opening.request.rounds(opening.description.spec, dtype=opening.dtype_name, device=slug, device_name=name)
+
+
+def _reference(request: BenchRequest, backends: dict[str, Backend | Unopened]) -> Reference | None:
+    """The backend that the others are checked against: quantized weights cannot be widened to what they were."""
+    for name, backend in backends.items():
+        if entry(name).reference and request.quantize is None and not isinstance(backend, Unopened):
+            return cast(Reference, backend)
+    return None
 
 
 def _dtype(request: BenchRequest, description: ModelDescription, device: torch.device) -> torch.dtype:
@@ -96,40 +137,3 @@ def _prompts(request: BenchRequest, description: ModelDescription) -> Callable[[
     if tokenizer is None:
         return lambda batch_size, length: random_prompts(request.seed, batch_size, length, vocabulary)
     return lambda batch_size, length: text_prompts(tokenizer, batch_size, length, vocabulary)
-
-
-def _opened(load: Callable[[], B], stack_version: str | None, device: torch.device) -> B | Unopened:
-    try:
-        return load()
-    except Exception as error:  # a stack that cannot load the model is a result, and the others still run
-        if isinstance(error, UserError) and not isinstance(error, MemoryError):
-            raise
-        failure = Failure(status_of(error), f"loading the model failed: {evidence_of(error)}")
-    release_caches(device)
-    return Unopened(stack_version or "unknown", failure)
-
-
-def _native(request: BenchRequest, device: torch.device, dtype: torch.dtype) -> Backend:
-    from inferometer.bench.native import NativeBackend
-    from inferometer.engine.llm import LLM
-
-    llm = LLM(
-        request.model,
-        dtype=str(dtype).removeprefix("torch."),
-        device=str(device),
-        weights=cast(Literal["auto", "dummy"], request.weights),
-        tokenizer=request.tokenizer,
-        gpu_memory=request.gpu_memory,
-        deterministic=request.deterministic,
-        seed=request.seed,
-    )
-    return NativeBackend(llm, request.order())
-
-
-def _hf(request: BenchRequest, description: ModelDescription, device: torch.device, dtype: torch.dtype) -> Reference:
-    from inferometer.bench.hf import HFBackend
-
-    with closing(open_source(description, weights=request.weights, seed=request.seed)) as source:
-        spec = fitted(description.spec, source, family(description.spec.family))
-        check_weights(spec, device, dtype)
-        return HFBackend(description.config, spec, source, device, dtype)

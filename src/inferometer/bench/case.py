@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final
 
 from inferometer.schedule.sampling import SamplingParams
+
+SAMPLING: Final = ("do_sample", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "watermark")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +18,11 @@ class Case:
 
     A batch of `batch_size` prompts of `sequence_length` tokens, each continued by `decode_length` tokens whatever their content
     (end-of-sequence is ignored). With `forward_only`, one pass over the prompts that yields logits at every position, and with
-    `loss` their mean next-token cross-entropy; `decode_length` is then None. Raises ValueError for a workload that is none.
+    `loss` their mean next-token cross-entropy; `decode_length` is then None. With `decode_only` there is no prompt but a cache filled at
+    random, and `decode_length` steps, the first of which attends over `sequence_length` tokens, its own among them.
+    Of a server it is `requests` requests of one prompt each: `batch_size` at any time, or `request_rate` a second at random moments, in
+    the words of `api`, held to the SLO.
+    Raises ValueError for a workload that is none.
     """
 
     model: str
@@ -45,6 +52,12 @@ class Case:
     do_sample: bool = False
     forward_only: bool = False
     loss: bool = False
+    decode_only: bool = False
+    request_rate: float | None = None
+    requests: int | None = None
+    api: str | None = None
+    slo_ttft_ms: float | None = None
+    slo_tpot_ms: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "sequence_length", "tensor_parallel"):
@@ -54,6 +67,10 @@ class Case:
             raise ValueError("a case has a decode length exactly when it is not forward_only")
         if self.decode_length is not None and self.decode_length < 1:
             raise ValueError(f"decode_length must be at least 1, not {self.decode_length}")
+        if self.decode_only and (self.forward_only or self.sequence_length < 2):
+            raise ValueError("decode_only has steps over a context of at least 2 tokens, and no forward")
+        if self.request_rate is not None and not self.request_rate > 0:
+            raise ValueError(f"request_rate must be above 0, not {self.request_rate}")
         if self.loss and not self.forward_only:
             raise ValueError("loss goes with forward_only")
 
@@ -66,14 +83,30 @@ class Case:
 
     @property
     def steps(self) -> int:
-        """Decode steps after the prefill, whose forward already gives the first token."""
-        return 0 if self.decode_length is None else self.decode_length - 1
+        """Decode steps after the prefill, whose forward already gives the first token; all of a case without one."""
+        return 0 if self.decode_length is None else self.decode_length - (not self.decode_only)
+
+    @property
+    def prompt_length(self) -> int:
+        """Tokens of each prompt. Of a context that a step attends over, the step's own is none."""
+        return self.sequence_length - self.decode_only
+
+    @property
+    def row_tokens(self) -> int:
+        """Tokens of a row when all is generated, the last of which is never run."""
+        return self.sequence_length + (self.decode_length or 0)
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What a record says of the question, by the record's names."""
+        settings = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in SAMPLING}
+        return {**settings, "case_id": self.case_id, "sampling": {name: getattr(self, name) for name in SAMPLING}}
 
     def sampling_params(self) -> SamplingParams:
         """The parameters of each request; raises UserError where a sampling option is out of range."""
         given = {name: getattr(self, name) for name in ("temperature", "top_k", "top_p", "typical_p", "repetition_penalty")}
         return SamplingParams(
-            max_new_tokens=self.decode_length or 1,
+            max_new_tokens=self.steps + 1,
             ignore_eos=True,
             seed=self.seed,
             do_sample=self.do_sample,

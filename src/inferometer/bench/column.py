@@ -18,13 +18,13 @@ from inferometer.bench.timed_run import Times
 class Failure:
     """How a case ended that gave no times, and what shows it."""
 
-    status: Literal["oom", "error"]
+    status: Literal["oom", "error", "skipped"]
     evidence: str
 
 
 @dataclass(frozen=True, slots=True)
 class Unopened:
-    """A backend that could not load the model; its cases end with this failure, and the others run."""
+    """A backend that could not load the model, or is not installed; its cases end with this failure, and the others run."""
 
     stack_version: str
     failure: Failure
@@ -49,6 +49,11 @@ class Column:
     checked: Checked | None = None
     failure: Failure | None = None
 
+    @property
+    def measured(self) -> int:
+        """Runs that were taken in."""
+        return max(len(self.prefill), len(self.decode), len(self.whole), len(self.forward))
+
     def add(self, times: Times, pages: PageUse | None) -> None:
         """Takes in a measured run."""
         for samples, seconds in (
@@ -70,9 +75,11 @@ class Column:
             "prefill_ms": [1000 * s for s in self.prefill],
             "decode_total_ms": [1000 * s for s in self.decode],
             "decode_token_ms": [1000 * s / max(self.case.steps, 1) for s in self.decode],
-            "total_ms": [1000 * (p + d) for p, d in zip(self.prefill, self.decode, strict=True)],
+            "total_ms": [1000 * (p + d) for p, d in zip(self.prefill, self.decode, strict=False)],
             "forward_ms": [1000 * s for s in self.forward],
         }
+        if self.case.decode_only:
+            return {name: Summary.of(milliseconds[name]) for name in ("decode_total_ms", "decode_token_ms")}
         if self.case.forward_only:
             return {"forward_ms": Summary.of(milliseconds["forward_ms"])}
         if not self.case.steps:

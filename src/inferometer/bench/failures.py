@@ -17,6 +17,8 @@ _MEMORY_WORDS = (
     "std::bad_alloc",
 )
 _EVIDENCE_LENGTH = 400
+# Of the engine, which is a floor below and needs torch.
+_WEIGHTS_TOO_LARGE = "WeightsTooLargeError"
 
 
 class CacheTooSmallError(UserError):
@@ -36,3 +38,8 @@ def evidence_of(error: Exception) -> str:
     words = " ".join(str(error).split())
     text = f"{type(error).__name__}: {words}" if words else type(error).__name__
     return text if len(text) <= _EVIDENCE_LENGTH else text[: _EVIDENCE_LENGTH - 3] + "..."
+
+
+def refused(evidence: str) -> bool:
+    """Whether the evidence of an oom is of a sum that was done beforehand: nothing was allocated, and the process is as it was."""
+    return evidence.startswith((CacheTooSmallError.__name__, f"loading the model failed: {_WEIGHTS_TOO_LARGE}"))

@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, Final
 
 import torch
 import transformers
 from torch import Tensor
 
 from inferometer.bench.backend import Continuation, PageUse, Prompts
+from inferometer.bench.llm_int8 import quantize_int8
+from inferometer.bench.opening import Opening
 from inferometer.model.families import family
 from inferometer.model.spec import ModelSpec
 from inferometer.nn.export import fill_hf
 from inferometer.nn.source import CheckpointSource
 from inferometer.schedule.sampling import SamplingParams
 
+MODERN: Final = int(transformers.__version__.partition(".")[0]) >= 5
+"""Whether transformers is of the versions that backends of its own need; DeepSpeed's kernels want one before them."""
+
+
+def open_backend(opening: Opening) -> HFBackend:
+    """A transformers model of the same weights that the native engine has."""
+    with opening.source() as (source, spec):
+        return HFBackend(opening.description.config, spec, source, opening.device, opening.dtype, quantize=opening.request.quantize)
+
 
 class HFBackend:
     """A transformers model on one device, with sdpa attention where transformers has it for the family, else eager.
 
     `config` is the model's Hugging Face configuration, `spec` what native makes of it and `source`, whose tensors fill the module.
+    `quantize`: None, or any name for LLM.int8 of bitsandbytes.
     Raises ModelError where transformers and the checkpoint differ in their parameters.
     """
 
@@ -30,7 +42,14 @@ class HFBackend:
     phased = True
 
     def __init__(
-        self, config: Mapping[str, Any], spec: ModelSpec, source: CheckpointSource, device: torch.device, dtype: torch.dtype
+        self,
+        config: Mapping[str, Any],
+        spec: ModelSpec,
+        source: CheckpointSource,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        quantize: str | None = None,
     ) -> None:
         self.device = device
         self._dtype = dtype
@@ -39,11 +58,16 @@ class HFBackend:
         self._model = _build(config, spec, device, dtype)
         self.stack_version = f"{transformers.__version__} {self._model.config._attn_implementation}"
         fill_hf(self._model, source, spec, family(spec.family))
+        # Eight bits of a row's largest number round as coarsely as bfloat16 does.
+        self.coarsest = dtype if quantize is None else torch.bfloat16
+        if quantize is not None:
+            self.stack_version += f" {quantize_int8(self._model)}"
         # As from_pretrained leaves them. It matters though nothing is trained: torch folds a batch of one-token rows into one product
         # only for weights with gradients, and else copies the head's matrix once a row.
-        self._model.requires_grad_(True)
+        for parameter in self._model.parameters():
+            parameter.requires_grad_(parameter.is_floating_point())
         self._resident: int = sum(t.nbytes for t in {t.data_ptr(): t for t in self._model.state_dict().values()}.values())
-        self._batch: _Batch | None = None
+        self._batch: Batch | None = None
 
     @property
     def resident_bytes(self) -> int:
@@ -56,7 +80,14 @@ class HFBackend:
     @torch.inference_mode()
     def prefill(self, prompts: Prompts, params: SamplingParams) -> None:
         """One forward with logits at the last position alone, and the first token."""
-        self._batch = _Batch(self._model, self._ids(prompts), params)
+        self._batch = self._begin(self._ids(prompts), params)
+
+    @torch.inference_mode()
+    def fill(self, prompts: Prompts, params: SamplingParams) -> None:
+        """A forward of the last token alone, which makes the cache, and random keys and values before it."""
+        ids = self._ids([prompt[-1:] for prompt in prompts])
+        self._batch = self._begin(ids, params)
+        self._invent(self._batch, len(prompts[0]) - 1)
 
     @torch.inference_mode()
     def decode(self) -> None:
@@ -70,6 +101,20 @@ class HFBackend:
         self.prefill(prompts, params)
         for _ in range(params.max_new_tokens - 1):
             self.decode()
+
+    def hold(self, prompts: Prompts, params: SamplingParams, steps: int, *, filled: bool) -> None:
+        """Stops after the middle step."""
+        (self.fill if filled else self.prefill)(prompts, params)
+        for _ in range((steps + 1) // 2):
+            self.decode()
+
+    @torch.inference_mode()
+    def again(self) -> None:
+        """Forgets the newest token, and feeds the one before it once more."""
+        if self._batch is None:
+            raise RuntimeError("a step can be run again once it has run")
+        self._back(self._batch)
+        self._batch.step()
 
     def page_use(self) -> PageUse | None:
         """None: the cache is one piece a layer."""
@@ -105,13 +150,14 @@ class HFBackend:
             states = out.last_hidden_state
             pooled = [out.pooler_output[:, None]] if out.pooler_output is not None else []
             return torch.cat([states, *pooled], 1).float()
-        found: Tensor = self._model(input_ids=self._ids(prompts), use_cache=False, logits_to_keep=1 if last_only else 0).logits
-        return found.float()
+        keep = {"logits_to_keep": int(last_only)} if MODERN else {}
+        found: Tensor = self._model(input_ids=self._ids(prompts), use_cache=False, **keep).logits
+        return found[:, -1:].float() if last_only else found.float()
 
     @torch.inference_mode()
     def continuation(self, prompts: Prompts, steps: int) -> Continuation:
         """Greedy, through the cache."""
-        batch = _Batch(self._model, self._ids(prompts), SamplingParams(max_new_tokens=steps, ignore_eos=True))
+        batch = self._begin(self._ids(prompts), SamplingParams(max_new_tokens=steps, ignore_eos=True))
         chosen = [batch.chosen()]
         for _ in range(steps - 1):
             batch.step()
@@ -142,36 +188,64 @@ class HFBackend:
         self._batch = None
         self._model = None
 
+    def _begin(self, ids: Tensor, params: SamplingParams) -> Batch:
+        return Batch(self._model, ids, params, transformers.DynamicCache(config=self._model.config))
+
+    def _back(self, batch: Batch) -> None:
+        batch.unstep()
+        batch.cache.crop(-1)
+
+    def _invent(self, batch: Batch, tokens: int) -> None:
+        """Puts so many random places before those that the batch's cache has."""
+        for layer in batch.cache.layers:
+            layer.keys, layer.values = (
+                torch.cat((torch.randn(*old.shape[:2], tokens, old.shape[3], device=old.device, dtype=old.dtype), old), 2)
+                for old in (layer.keys, layer.values)
+            )
+
     def _ids(self, prompts: Prompts) -> Tensor:
         return torch.tensor([list(row) for row in prompts], device=self.device)
 
 
-class _Batch:
-    """A batch in progress: the cache, the tokens so far, and the float32 scores (rows, vocabulary) that the newest came from."""
+class Batch:
+    """A batch in progress: the cache, the tokens so far, and the float32 scores (rows, vocabulary) that the newest came from.
 
-    def __init__(self, model: Any, ids: Tensor, params: SamplingParams) -> None:
-        self._model = model
+    step_model: what runs the steps after the prompts, if not `model` itself.
+    """
+
+    def __init__(self, model: Any, ids: Tensor, params: SamplingParams, cache: Any, step_model: Callable[..., Any] | None = None) -> None:
         self._processors = _processors(params)
         # Processors that look back need what came before; without any, the prompt is not kept.
         self._seen = ids if self._processors else None
         self._generator = None if params.greedy else torch.Generator(ids.device).manual_seed(params.seed or 0)
-        self._cache = transformers.DynamicCache(config=model.config)
+        self.cache = cache
         # Renamed from the one to the other within transformers 5.
         self._cache_argument = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
         self.tokens: list[Tensor] = []
-        self._take(ids)
+        self._take(model, ids)
+        self._step_model = step_model or model
 
     def step(self) -> None:
         """Feeds the newest token."""
-        self._take(self.tokens[-1])
+        self._take(self._step_model, self.tokens[-1])
+
+    def unstep(self) -> None:
+        """Forgets the newest token; the cache is its owner's to shorten."""
+        self.tokens.pop()
+        if self._seen is not None:
+            self._seen = self._seen[:, :-1]
 
     def chosen(self) -> Tensor:
         """float32 (rows, 1): the log-probability of each row's newest token."""
         return self.scores.gather(1, self.tokens[-1]) - self.scores.logsumexp(1, keepdim=True)
 
-    def _take(self, ids: Tensor) -> None:
-        out = self._model(input_ids=ids, use_cache=True, logits_to_keep=1, **{self._cache_argument: self._cache})
-        self.scores: Tensor = out.logits[:, -1].float()
+    def _logits(self, model: Callable[..., Any], ids: Tensor) -> Tensor:
+        """(rows, 1 or more, vocabulary) after the last tokens of `ids`, which the cache takes in."""
+        logits: Tensor = model(input_ids=ids, use_cache=True, logits_to_keep=1, **{self._cache_argument: self.cache}).logits
+        return logits
+
+    def _take(self, model: Callable[..., Any], ids: Tensor) -> None:
+        self.scores: Tensor = self._logits(model, ids)[:, -1].float()
         if self._seen is not None:
             self.scores = self._processors(self._seen, self.scores)
         if self._generator is None:
@@ -211,7 +285,7 @@ def _build(given: Mapping[str, Any], spec: ModelSpec, device: torch.device, dtyp
     options["tie_word_embeddings"] = spec.tied_head  # a checkpoint may hold a head that its configuration calls tied
     config = transformers.AutoConfig.for_model(kind, **options)
     factory: Any = transformers.AutoModelForCausalLM
-    extra: dict[str, Any] = {"dtype": dtype}
+    extra: dict[str, Any] = {"dtype" if MODERN else "torch_dtype": dtype}
     if spec.encoder:
         factory, extra["add_pooling_layer"] = transformers.AutoModel, spec.pooler
     with torch.device(device), _uninitialised():

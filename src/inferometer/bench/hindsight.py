@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from inferometer.bench.record import Record
+from inferometer.bench.registry import format_of, stack_of
 from inferometer.errors import UserError
 from inferometer.estimate.deviation import Deviation
 from inferometer.estimate.estimate import Estimate, estimate
+from inferometer.estimate.request import Request, resolve
 from inferometer.model.description import ModelDescription, describe
 from inferometer.model.presets import preset
 from inferometer.model.spec import ModelSpec
 
-_STACKS: Final[Mapping[str, str]] = {"native": "native", "hf": "hf-eager"}
 TIMES = ("forward_ms", "prefill_ms", "decode_token_ms")
 FIGURES = (*TIMES, "peak_memory_bytes", "j_per_token")
 
@@ -79,25 +81,39 @@ def _measured(record: Record) -> Iterator[tuple[str, float]]:
         yield "j_per_token", float(joules)
 
 
+def request_of(record: Record) -> Request:
+    """A record's case as the estimator takes it, to be priced in part. Raises UserError, saying why, for one that it cannot price."""
+    unset: dict[str, Any] = dict.fromkeys(("gpus", "link", "admission", "group_size", "offload", "mixed_tokens"))
+    found: Request = _asked(record, partial(resolve, parallel="tensor", calibration="auto", **unset))
+    return found
+
+
 def _estimate(record: Record) -> Estimate:
+    found: Estimate = _asked(record, estimate)
+    return found
+
+
+def _asked(record: Record, take: Callable[..., Any]) -> Any:
+    """What `take` says of the case."""
     if record.device is None:
         raise UserError(f"the catalogue has no {record.device_name or 'such device'}")
-    if record.backend not in _STACKS:
+    stack = stack_of(record.backend)
+    if stack is None:
         raise UserError(f"no stack is known for backend {record.backend}")
     if record.admission is not None:
         raise UserError(f"admission {record.admission} is not estimated as a batch")
     options: dict[str, Any] = {} if record.link is None else {"link": record.link}
-    return estimate(
+    return take(
         _model(record.model),
         record.device,
         batch_size=record.batch_size,
-        sequence_length=record.sequence_length,
-        decode_length=record.decode_length,
+        sequence_length=record.sequence_length - record.decode_only,
+        decode_length=None if record.decode_length is None else record.steps + 1,
         dtype=record.dtype,
-        quantize=record.quantize,
+        quantize=format_of(record.backend, record.quantize),
         kv_dtype=record.kv_dtype or "auto",
         tensor_parallel=record.tensor_parallel,
-        stack=_STACKS[record.backend],
+        stack=stack,
         forward_only=record.forward_only,
         loss=record.loss,
         **options,

@@ -14,15 +14,18 @@ from inferometer.errors import UserError
 
 
 class Journal:
-    """A file that records are appended to. Raises UserError at once where the file cannot be written, before anything is measured."""
+    """A file that records are appended to. Raises UserError at once where the file cannot be written, before anything is measured.
 
-    def __init__(self, path: Path) -> None:
+    `option` is what the user named the file by.
+    """
+
+    def __init__(self, path: Path, option: str = "--output") -> None:
         try:
             # A pipe or a device (/dev/null) has no end to look at and nothing that a disk could keep.
             self._on_disk = path.is_file() or not path.exists()
             self._file: IO[bytes] = path.open("ab+" if self._on_disk else "ab")
         except OSError as error:
-            raise UserError(f"--output {path}: {error.strerror}; name a file in a folder that you may write to") from error
+            raise UserError(f"{option} {path}: {error.strerror}; name a file in a folder that you may write to") from error
         # A process killed while it wrote leaves a line without an end; ours must not be glued to it.
         if self._on_disk and self._file.seek(0, os.SEEK_END):
             self._file.seek(-1, os.SEEK_END)
@@ -72,6 +75,34 @@ class Sink:
             self.failure = error
         else:
             self.kept += 1
+
+
+def repair(path: Path) -> int:
+    """Takes off the end of a journal what a crash left of a line. Returns how many bytes; 0 where nothing was torn or there is no file.
+
+    A last line that only lacks its end is a whole record, and stays. Raises UserError where the file cannot be written.
+    """
+    try:
+        with path.open("rb+") as file:
+            content = file.read()
+            whole = content.rfind(b"\n") + 1
+            last = content[whole:]
+            if not last or _is_object(last):
+                return 0
+            file.truncate(whole)
+            os.fsync(file.fileno())
+            return len(last)
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; name a folder that you may write to") from error
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
 
 
 def read_records(path: Path) -> list[Record]:

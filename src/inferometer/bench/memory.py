@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from inferometer.bench.backend import PageUse
+from inferometer.bench.environment import telemetry
 from inferometer.bench.record import PeakMemory
 from inferometer.hardware.host_memory import free_host_bytes
 
@@ -31,7 +32,7 @@ def bounded_host(device: torch.device) -> Iterator[None]:
     Without that the system grants it, and kills the process with all its results once it is written to. For a GPU's runs, and where
     the system has no such limit, nothing changes.
     """
-    held = _data_bytes() if device.type == "cpu" else None
+    held = data_bytes() if device.type == "cpu" else None
     if held is None:
         yield
         return
@@ -47,7 +48,7 @@ def bounded_host(device: torch.device) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
-def _data_bytes() -> int | None:
+def data_bytes() -> int | None:
     """What the limit on data counts now; None where there is no Linux to say it."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
@@ -67,6 +68,7 @@ class PeakMeter:
     def __init__(self, device: torch.device, *, alone: bool) -> None:
         self._device = device
         self._alone = alone
+        self._telemetry = telemetry(device)
         self._foreign = 0
         self._peak = PeakMemory()
 
@@ -87,8 +89,9 @@ class PeakMeter:
         if self._alone:
             reserved = max(int(torch.cuda.max_memory_reserved(self._device)), self._peak.reserved or 0)
             free, total = torch.cuda.mem_get_info(self._device)
+            own = self._telemetry.read().value("gpu_process_memory_bytes")
             # The allocator gives nothing back within a case, so what is in use after a run is also the most that was.
-            in_use = max(total - free, self._peak.device or 0)
+            in_use = max(total - free if own is None else own, self._peak.device or 0)
         self._peak = PeakMemory(allocated=max(allocated, self._peak.allocated or 0), reserved=reserved, device=in_use)
 
     @property

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Final, Literal, cast
 
 import torch
 from torch import Tensor
@@ -12,11 +14,14 @@ from inferometer import __version__
 from inferometer.bench.backend import Continuation, PageUse, Prompts
 from inferometer.bench.failures import CacheTooSmallError
 from inferometer.bench.memory import release_caches
+from inferometer.bench.opening import Opening
 from inferometer.engine.device import synchronise
 from inferometer.engine.engine import PAGE_SIZE, SEATS, SWEEP_TOKENS, Engine
+from inferometer.engine.invented import fill, invent
 from inferometer.engine.llm import LLM
 from inferometer.engine.tuning import tune
 from inferometer.errors import UserError
+from inferometer.hardware.host_memory import free_host_bytes
 from inferometer.nn.batch import prompt_batch
 from inferometer.nn.cache import PagedCache
 from inferometer.schedule.admission import Admission
@@ -26,6 +31,35 @@ from inferometer.schedule.groups import Diagonal, Row, Zigzag
 from inferometer.schedule.request import Request, request_seed
 from inferometer.schedule.sampling import SamplingParams
 from inferometer.schedule.sequence import Sequence as Running
+
+# What a process's own libraries may take or give back between two cases.
+_SAME_BYTES: Final = 64 << 20
+
+
+def open_backend(opening: Opening) -> NativeBackend:
+    """Loads the model into an LLM, with the settings of the request."""
+    request = opening.request
+    llm = LLM(
+        request.model,
+        dtype=opening.dtype_name,
+        device=str(opening.device),
+        weights=cast(Literal["auto", "dummy"], request.weights),
+        tokenizer=request.tokenizer,
+        quantize=request.quantize,
+        kv_dtype=request.kv_dtype,
+        gpu_memory=request.gpu_memory,
+        deterministic=request.deterministic,
+        seed=request.seed,
+    )
+    return NativeBackend(llm, request.order())
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """Pages that there was room for when so much memory was free."""
+
+    free_bytes: int
+    pages: int
 
 
 class NativeBackend:
@@ -47,7 +81,7 @@ class NativeBackend:
         self._sweep_tokens = sweep_tokens
         self._lookahead = lookahead
         self._weight_bytes = llm.model.weight_bytes
-        self._rooms: dict[int, int] = {}
+        self._rooms: dict[int, _Room] = {}
         self._engine: Engine | None = None
         tune(llm.model)
         self._sequences: list[Running] = []
@@ -65,8 +99,9 @@ class NativeBackend:
     def prepare(self, rows: int, tokens: int) -> None:
         """Takes as many pages as such a batch can come to use; raises CacheTooSmallError where there is no room.
 
-        Without an admission that is a place for every row's tokens at once. With one it is what its groups hold together, or as much of
-        that as there is room for, but no less than one group (one row, under continuous admission).
+        Without an admission that is a place for every row's tokens at once. With one it is what its groups hold together: all of them if
+        their number was asked for, else as much of that as there is room for, but no less than one group (one row, under continuous
+        admission).
         """
         self.abandon()
         if self.device.type == "cuda":
@@ -77,17 +112,12 @@ class NativeBackend:
         least, most = _residents(admission, rows)
         room = self._require_room(rows, least, tokens - 1, least * each)
         self.phased = isinstance(admission, Zigzag) and most == rows and room >= rows * each
-        self._engine = Engine(
-            self._llm.model,
-            pages=min(most * each, room),
-            page_size=PAGE_SIZE,
-            seats=rows,
-            sweep_tokens=max(self._sweep_tokens, rows),
-            admission=admission,
-            prefix_caching=False,
-            lookahead=self._lookahead,
-            kv_dtype=self._llm.kv_dtype,
-        )
+        self._engine = self._made(min(most * each, room), rows, admission, prefix_caching=False)
+
+    def reorder(self, admission: Admission | None) -> None:
+        """Runs the batches that are prepared from now on under another admission."""
+        self.abandon()
+        self._admission = admission
 
     def prefill(self, prompts: Prompts, params: SamplingParams) -> None:
         """As many sweeps as the prompts take; the last of them samples the last row's first token."""
@@ -95,6 +125,13 @@ class NativeBackend:
         for sequence in self._sequences:
             while not sequence.launched:
                 self._step()
+
+    def fill(self, prompts: Prompts, params: SamplingParams) -> None:
+        """Pages of random keys and values for the prompts, but for what lies behind the last full one; that is computed."""
+        engine = self._finding
+        told_apart = [_numbered(prompt, row, self.output_width) for row, prompt in enumerate(prompts)]
+        invent(engine, [Request(row, tuple(prompt), params, 0) for row, prompt in enumerate(told_apart)])
+        self.prefill(told_apart, params)
 
     def decode(self) -> None:
         """One sweep of a token a row. On a GPU what it reads are the tokens of the sweep before it."""
@@ -106,6 +143,21 @@ class NativeBackend:
         for sequence in self._sequences:
             while sequence.remaining:
                 self._step()
+
+    def hold(self, prompts: Prompts, params: SamplingParams, steps: int, *, filled: bool) -> None:
+        """Stops after the middle step, while every row is still to go on."""
+        more = replace(params, max_new_tokens=params.max_new_tokens + 2)
+        if steps < 2:  # the only step is the last one, after which a row has ended
+            self.prepare(len(prompts), len(prompts[0]) + more.max_new_tokens)
+            params = more
+        (self.fill if filled else self.prefill)(prompts, params)
+        for _ in range((steps + 1) // 2):
+            self.decode()
+        self._running.drain()
+
+    def again(self) -> None:
+        """Launches that step's sweep once more."""
+        self._running.relaunch()
 
     def page_use(self) -> PageUse | None:
         """The pages of the last batch; None where no cache was taken."""
@@ -195,6 +247,29 @@ class NativeBackend:
         return rows
 
     @property
+    def _finding(self) -> Engine:
+        """The engine with all its pages filled at random, and able to find them by the prompts that they stand for."""
+        engine = self._running
+        if not engine.prefix_caching:
+            engine.close()
+            self._engine = engine = self._made(engine.pages, engine.seats, engine.admission, prefix_caching=True)
+            fill(engine, engine.pages, seed=0)
+        return engine
+
+    def _made(self, pages: int, rows: int, admission: Admission, *, prefix_caching: bool) -> Engine:
+        return Engine(
+            self._llm.model,
+            pages=pages,
+            page_size=PAGE_SIZE,
+            seats=rows,
+            sweep_tokens=max(self._sweep_tokens, rows),
+            admission=admission,
+            prefix_caching=prefix_caching,
+            lookahead=self._lookahead,
+            kv_dtype=self._llm.kv_dtype,
+        )
+
+    @property
     def _running(self) -> Engine:
         if self._engine is None:
             raise RuntimeError("a batch needs a cache prepared for it")
@@ -205,12 +280,10 @@ class NativeBackend:
         room = 0
         # Room beside sweeps of few rows is measured once; only what fits there is worth the measurement with all of its rows.
         for seats in sorted({SEATS, max(SEATS, rows)}):
-            if seats not in self._rooms:
-                try:
-                    self._rooms[seats] = self._llm.room(seats=seats, sweep_tokens=max(self._sweep_tokens, seats))
-                except UserError as error:
-                    raise CacheTooSmallError(f"pages of KV cache: {needed} needed, 0 available; {error}") from error
-            room = self._rooms[seats]
+            try:
+                room = self._room(seats)
+            except UserError as error:
+                raise CacheTooSmallError(f"pages of KV cache: {needed} needed, 0 available; {error}") from error
             if needed > room:
                 page = PagedCache.page_bytes(self._llm.spec, self._llm.kv_dtype, PAGE_SIZE)
                 raise CacheTooSmallError(
@@ -219,15 +292,34 @@ class NativeBackend:
                 )
         return room
 
+    def _room(self, seats: int) -> int:
+        """Pages beside sweeps of so many rows, measured once for as long as others leave the device as it is."""
+        device, known = self.device, self._rooms.get(seats)
+        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_host_bytes()
+        if known is None or abs(free - known.free_bytes) > _SAME_BYTES:
+            known = _Room(free, self._llm.room(seats=seats, sweep_tokens=max(self._sweep_tokens, seats)))
+            self._rooms[seats] = known
+        return known.pages
+
 
 def _residents(admission: Admission, rows: int) -> tuple[int, int]:
-    """How many of `rows` requests must fit for the admission to be what it says, and how many it ever has running."""
+    """How many of `rows` requests must fit for the admission to be what it says, and how many it ever has running.
+
+    Groups whose number was asked for are all there at once, or the case is not the one that was asked for.
+    """
     match admission:
         case Zigzag(size, groups) | Diagonal(size, groups):
-            return min(rows, size), rows if groups is None else min(rows, size * groups)
+            together = rows if groups is None else min(rows, size * groups)
+            return min(rows, size) if groups is None else together, together
         case Row(size):
             return min(rows, size), min(rows, size)
         case Continuous():
             return 1, rows
         case _:
             raise TypeError(f"no case runs under {admission!r}")
+
+
+def _numbered(prompt: Sequence[int], row: int, vocabulary: int) -> Sequence[int]:
+    """The prompt with its row's number for its first tokens: rows that are alike would find, and read, each other's pages."""
+    digits = [row // vocabulary**place % vocabulary for place in range(min(4, len(prompt)))]
+    return [*digits, *prompt[len(digits) :]]

@@ -36,7 +36,11 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakMemory:
-    """Peak bytes during the case: tensors of this backend, what the allocator held for them, what the whole device had in use."""
+    """Peak bytes during the case: tensors of this backend, what the allocator held for them, and what the driver counts as the process's,
+    which is also its context, the libraries' kernels and recorded graphs.
+
+    Where the driver does not know the process (in a container, it goes by another number), `device` is what the whole device had in use.
+    """
 
     allocated: int | None = None
     reserved: int | None = None
@@ -45,22 +49,27 @@ class PeakMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """The least time that the hardware needs. `binds` says for each of the times what limits it, by the time's name."""
+    """The least time that the hardware needs. `binds` says for each of the times what limits it, by the time's name.
+
+    total_ms: of a run whose prefill and decode share sweeps, and have no bounds of their own.
+    """
 
     forward_ms: float | None = None
     prefill_ms: float | None = None
     decode_token_ms: float | None = None
+    total_ms: float | None = None
     binds: Mapping[str, str] | None = None
     basis: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """What the estimator expected. `interval` holds (low, high) by the predicted figure's name."""
+    """What the estimator expected. `interval` holds (low, high) by the predicted figure's name. total_ms: as in the bound."""
 
     forward_ms: float | None = None
     prefill_ms: float | None = None
     decode_token_ms: float | None = None
+    total_ms: float | None = None
     peak_memory_bytes: int | None = None
     j_per_token: float | None = None
     basis: str | None = None
@@ -82,14 +91,19 @@ class Record:
     """The answer to a case. Unknown is None. Times in milliseconds, one sample a run.
 
     Under an admission that lets some rows decode while others still prefill, only total_ms has a meaning. pages_peak: the most pages
-    of KV cache in use at once, page_size: the tokens of each.
+    of KV cache in use at once, page_size: the tokens of each. decode_only: there was no prompt but a cache filled at random, and the first
+    of decode_length steps attended over sequence_length tokens. study, part, column: where a study asked, None outside of one.
 
     Raises ValueError where decode_total differs from steps x decode_token, where throughput x latency differs from the tokens of a
-    run, where an "ok" case has no times, a failed check or evidence of a failure, or where any other has times or no evidence.
+    run (or of all requests to a server, whose times are in `serving`), where an "ok" case has no times, a failed check or evidence of a
+    failure, or where any other has times or no evidence.
     """
 
     case_id: str
     started_at: str
+    study: str | None = None
+    part: str | None = None
+    column: str | None = None
     model: str
     weights: str
     backend: str
@@ -112,6 +126,12 @@ class Record:
     decode_length: int | None
     forward_only: bool = False
     loss: bool = False
+    decode_only: bool = False
+    request_rate: float | None = None
+    requests: int | None = None
+    api: str | None = None
+    slo_ttft_ms: float | None = None
+    slo_tpot_ms: float | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     runs: int
@@ -153,21 +173,47 @@ class Record:
             raise ValueError("an ok case has no evidence of a failure and no failed check")
         if any(t is not None and len(t.samples) != self.runs for t in times):
             raise ValueError(f"each time has one sample for each of the {self.runs} runs")
-        if self.forward_only:
+        if self.serving is not None:
+            self._check_serving(self.serving)
+        elif self.forward_only:
             self._check_forward()
+        elif self.decode_only:
+            self._check_decode_only()
         else:
             self._check_generation()
         self._check_throughput()
 
     @property
     def steps(self) -> int:
-        """Decode steps: decode_length less the first token, which the prefill gives."""
-        return 0 if self.decode_length is None else self.decode_length - 1
+        """Decode steps: decode_length less the first token, which the prefill gives where there is one."""
+        return 0 if self.decode_length is None else self.decode_length - (not self.decode_only)
 
     def _check_forward(self) -> None:
         others = (self.prefill_ms, self.decode_token_ms, self.decode_total_ms, self.total_ms)
         if self.forward_ms is None or any(t is not None for t in others):
             raise ValueError("a forward-only case has forward_ms and no other time")
+
+    def _check_decode_only(self) -> None:
+        if any(t is not None for t in (self.prefill_ms, self.total_ms, self.forward_ms)):
+            raise ValueError("a case without a prefill has decode times and no others")
+        if self.decode_total_ms is None or self.decode_token_ms is None:
+            raise ValueError("a case without a prefill has decode_total_ms and decode_token_ms")
+        self._check_steps(self.decode_total_ms, self.decode_token_ms)
+
+    def _check_serving(self, serving: Mapping[str, Any]) -> None:
+        times = (self.prefill_ms, self.decode_token_ms, self.decode_total_ms, self.total_ms, self.forward_ms)
+        if any(t is not None for t in times):
+            raise ValueError("a served case has the times of its requests and no others")
+        served, failed = serving.get("served"), serving.get("failed")
+        if not isinstance(served, int) or not isinstance(failed, int) or served < 1 or failed < 0 or served + failed != self.requests:
+            raise ValueError(f"served {served} and failed {failed} are not the {self.requests} requests")
+        for name in ("ttft", "tpot", "e2e", "itl"):
+            if serving.get(name) is not None and serving[name].get("samples") is not None:
+                Summary.from_json(serving[name])
+        if serving.get("output_tok_s") is not None:
+            tokens = served * serving["output_tokens"]["mean"]
+            if not math.isclose(serving["output_tok_s"] * serving["duration_s"], tokens, rel_tol=_RELATIVE):
+                raise ValueError(f"serving.output_tok_s {serving['output_tok_s']} x {serving['duration_s']} s is not {tokens} tokens")
 
     def _check_generation(self) -> None:
         if self.admission is not None and self.prefill_ms is None:
@@ -181,12 +227,15 @@ class Record:
         decode = (0.0,) * self.runs
         if self.decode_total_ms is not None and self.decode_token_ms is not None:
             decode = self.decode_total_ms.samples
-            for run, (total, token) in enumerate(zip(decode, self.decode_token_ms.samples, strict=True)):
-                if not math.isclose(total, self.steps * token, rel_tol=_RELATIVE):
-                    raise ValueError(f"run {run}: decode_total_ms {total} is not {self.steps} steps of {token}")
+            self._check_steps(self.decode_total_ms, self.decode_token_ms)
         for run, (whole, prefill, rest) in enumerate(zip(self.total_ms.samples, self.prefill_ms.samples, decode, strict=True)):
             if not math.isclose(whole, prefill + rest, rel_tol=_RELATIVE):
                 raise ValueError(f"run {run}: total_ms {whole} is not prefill {prefill} and decode {rest}")
+
+    def _check_steps(self, totals: Summary, tokens: Summary) -> None:
+        for run, (total, token) in enumerate(zip(totals.samples, tokens.samples, strict=True)):
+            if not math.isclose(total, self.steps * token, rel_tol=_RELATIVE):
+                raise ValueError(f"run {run}: decode_total_ms {total} is not {self.steps} steps of {token}")
 
     def _check_throughput(self) -> None:
         for name, (tokens, latency) in self._work().items():

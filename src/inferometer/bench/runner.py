@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -19,41 +19,40 @@ from inferometer.bench.environment import environment
 from inferometer.bench.failures import evidence_of, status_of
 from inferometer.bench.memory import PeakMeter, bounded_host, release_caches
 from inferometer.bench.outlook import Outlook
+from inferometer.bench.progress import Progress, Silent
 from inferometer.bench.record import Checked, PeakMemory, Record, throughput, work
 from inferometer.bench.timed_run import timed_run
 
 _CHECK_STEPS = 4
-_SAMPLING = ("do_sample", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "watermark")
-
-
-class Progress(Protocol):
-    """Told how many runs are to come and when each has ended."""
-
-    def start(self, total: int) -> None: ...
-
-    def advance(self, count: int = 1) -> None: ...
-
-
-class Silent:
-    """Progress that nobody watches."""
-
-    def start(self, total: int) -> None:
-        pass
-
-    def advance(self, count: int = 1) -> None:
-        pass
+_CHECK_TOKENS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How often a case runs: `warmups` times unseen, then `runs` times measured."""
+    """How often a case runs: `warmups` times unseen, then `runs` times measured, and where `energy` can be told, for seconds more."""
 
     runs: int
     warmups: int
+    energy: bool = True
 
     def __post_init__(self) -> None:
         if self.runs < 1 or self.warmups < 0:
             raise ValueError(f"runs must be at least 1 and warmups at least 0, not {self.runs} and {self.warmups}")
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The same workload on one or more backends, under way: a column for each that is open, and the prompts that all get."""
+
+    cases: Sequence[Case]
+    columns: Sequence[Column]
+    prompts: Prompts
+    started: datetime
+
+    @property
+    def failed(self) -> bool:
+        """Whether nothing is left to run."""
+        return all(column.failure is not None for column in self.columns)
 
 
 class Runner:
@@ -107,24 +106,37 @@ class Runner:
         return records
 
     def _round(self, cases: Sequence[Case]) -> list[Record]:
-        started = datetime.now(UTC)
+        turn = self.begin(cases)
+        for cycle in range(self._effort.warmups + self._effort.runs):
+            self.cycle(turn, measured=cycle >= self._effort.warmups)
+        return self.end(turn)
+
+    def begin(self, cases: Sequence[Case]) -> Round:
+        """Makes room for the same workload on one or more backends, and checks them. What fails is in the round's columns."""
         alone = len(self._open) == 1
         columns = [
             Column(case, self._open[case.backend], PeakMeter(self._device, alone=alone), EnergyMeter.of(self._device))
             for case in cases
             if case.backend in self._open
         ]
+        started = datetime.now(UTC)
         prompts = self._reserve(columns)
         for column in columns:
             if column.failure is None:
                 self._attempt(column, self._prepare, prompts)
-        for cycle in range(self._effort.warmups + self._effort.runs):
-            for column in columns:
-                if column.failure is None:
-                    self._attempt(column, self._cycle, prompts, cycle >= self._effort.warmups)
-                self._progress.advance()
-        done = {column.case.backend: self._record(column, started) for column in columns}
-        return [done.get(case.backend) or self._unopened_record(case, started) for case in cases]
+        return Round(cases, columns, prompts, started)
+
+    def cycle(self, turn: Round, *, measured: bool) -> None:
+        """One run on each backend that has not failed."""
+        for column in turn.columns:
+            if column.failure is None:
+                self._attempt(column, self._cycle, turn.prompts, measured)
+            self._progress.advance()
+
+    def end(self, turn: Round) -> list[Record]:
+        """A record for each case, after as many measured cycles as the effort says."""
+        done = {column.case.backend: self._record(column, turn.started) for column in turn.columns}
+        return [done.get(case.backend) or self._unopened_record(case, turn.started) for case in turn.cases]
 
     def _reserve(self, columns: Sequence[Column]) -> Prompts:
         """The prompts, made only where a backend has room for the whole batch: that of millions of rows takes minutes to make."""
@@ -134,7 +146,7 @@ class Runner:
         if not ready:
             return []
         try:
-            return self._prompts_for(ready[0].case.batch_size, ready[0].case.sequence_length)
+            return self._prompts_for(ready[0].case.batch_size, ready[0].case.prompt_length)
         except MemoryError as error:
             evidence = Failure("oom", evidence_of(error))
         for column in ready:
@@ -145,7 +157,7 @@ class Runner:
     def _take_room(self, column: Column) -> None:
         case = column.case
         if case.decode_length is not None:
-            column.backend.prepare(case.batch_size, case.sequence_length + case.decode_length)
+            column.backend.prepare(case.batch_size, case.row_tokens)
 
     def _attempt(self, column: Column, action: Callable[..., None], *arguments: Any) -> None:
         try:
@@ -184,6 +196,9 @@ class Runner:
 
     def _compare(self, column: Column, reference: Reference | None, prompts: Prompts) -> Checked:
         case, backend = column.case, column.backend
+        if case.decode_only:
+            # What fills the context is not the model's, so there is nothing to compare there; short rows show whether the model is right.
+            prompts = [prompt[:_CHECK_TOKENS] for prompt in prompts]
         steps = 0
         if not backend.encoder and (not case.forward_only or reference is None):
             steps = min(_CHECK_STEPS, case.decode_length or _CHECK_STEPS)
@@ -192,25 +207,25 @@ class Runner:
                 prompts = [prompt[: self._context_limit - steps + 1] for prompt in prompts]
         # A batch that is to be timed decodes as a whole: its size and its admission decide what runs.
         together = len(prompts) if case.decode_length is not None else 1
-        return check(backend, reference, prompts, dtype=self._dtype, steps=steps, loss=case.loss, together=together)
+        dtype = getattr(backend, "coarsest", self._dtype)
+        return check(backend, reference, prompts, dtype=dtype, steps=steps, loss=case.loss, together=together)
 
     def _cycle(self, column: Column, prompts: Prompts, measured: bool) -> None:
         column.meter.start(column.backend.resident_bytes)
-        times = timed_run(column.case, column.backend, prompts, column.energy, self._clock)
+        times = timed_run(column.case, column.backend, prompts, self._clock)
         if not measured:
-            column.energy.forget()
             return
         pages = column.backend.page_use()
         column.meter.stop(pages)
-        column.energy.take()
         column.add(times, pages)
+        if self._effort.energy and column.measured == self._effort.runs:
+            column.energy.measure(column.case, column.backend, prompts)
 
     def _record(self, column: Column, started: datetime) -> Record:
         if column.failure is not None:
             return self._answer(column.case, started, column.backend.stack_version, failure=column.failure, checked=column.checked)
         times = column.times()
         case = column.case
-        tokens = case.batch_size * (case.sequence_length if case.decode_length is None else case.decode_length)
         return self._answer(
             case,
             started,
@@ -219,7 +234,7 @@ class Runner:
             checked=column.checked,
             pages=column.pages,
             peak_memory=column.meter.peak,
-            energy=column.energy.result(tokens),
+            energy=column.energy.result,
         )
 
     def _unopened_record(self, case: Case, started: datetime) -> Record:
@@ -240,19 +255,16 @@ class Runner:
         energy: Mapping[str, Any] | None = None,
     ) -> Record:
         times = times or {}
-        # The outlook is that of a batch which prefills and then decodes as a whole.
-        mixed = case.admission not in (None, "zigzag") or ("total_ms" in times and "prefill_ms" not in times)
-        expected = Outlook() if mixed else self._outlook_of(case)
+        expected = self._outlook_of(case)
+        if case.admission not in (None, "zigzag") or ("total_ms" in times and "prefill_ms" not in times):
+            expected = expected.whole(case.steps)
         counted = {name: times.get(name) for name in ("prefill_ms", "decode_total_ms", "total_ms", "forward_ms")}
         rates = throughput(work(batch_size=case.batch_size, sequence_length=case.sequence_length, steps=case.steps, **counted))
-        asked = {f.name: getattr(case, f.name) for f in fields(Case) if f.name not in _SAMPLING}
         return Record(
-            **asked,
-            case_id=case.case_id,
+            **case.asked,
             started_at=started.isoformat(timespec="milliseconds"),
             stack_version=stack_version,
             gpus=case.tensor_parallel if self._device.type == "cuda" else 0,
-            sampling={name: getattr(case, name) for name in _SAMPLING},
             runs=self._effort.runs,
             warmups=self._effort.warmups,
             status="ok" if failure is None else failure.status,

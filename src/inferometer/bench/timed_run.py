@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from inferometer.bench.backend import Backend, Prompts
 from inferometer.bench.case import Case
-from inferometer.bench.energy import EnergyMeter
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,58 +19,61 @@ class Times:
     forward: float | None = None
 
 
-def timed_run(case: Case, backend: Backend, prompts: Prompts, energy: EnergyMeter, clock: Callable[[], float]) -> Times:
-    """Runs the case once. `energy` gets the marks of its phases, outside their times.
+def timed_run(case: Case, backend: Backend, prompts: Prompts, clock: Callable[[], float]) -> Times:
+    """Runs the case once.
 
     Raises RuntimeError where other tokens come back than were asked for, and whatever the backend raises.
     """
     if case.forward_only:
-        return _forward(case, backend, prompts, energy, clock)
-    times = (_phases if backend.phased else _whole)(case, backend, prompts, energy, clock)
+        return _forward(case, backend, prompts, clock)
+    run = _steps if case.decode_only else _phases if backend.phased else _whole
+    times = run(case, backend, prompts, clock)
     tokens = backend.finish()
-    if [len(row) for row in tokens] != [case.decode_length] * case.batch_size:
+    if [len(row) for row in tokens] != [case.steps + 1] * case.batch_size:
         lengths = sorted({len(row) for row in tokens})
-        raise RuntimeError(f"{len(tokens)} rows of {lengths} tokens came back, not {case.batch_size} of {case.decode_length}")
+        raise RuntimeError(f"{len(tokens)} rows of {lengths} tokens came back, not {case.batch_size} of {case.steps + 1}")
     return times
 
 
-def _forward(case: Case, backend: Backend, prompts: Prompts, energy: EnergyMeter, clock: Callable[[], float]) -> Times:
+def _forward(case: Case, backend: Backend, prompts: Prompts, clock: Callable[[], float]) -> Times:
     backend.synchronise()
-    energy.mark()
     begin = clock()
     backend.forward(prompts, loss=case.loss)
     backend.synchronise()
     end = clock()
-    energy.mark()
-    energy.mark()  # a forward has no second phase
     return Times(forward=end - begin)
 
 
-def _phases(case: Case, backend: Backend, prompts: Prompts, energy: EnergyMeter, clock: Callable[[], float]) -> Times:
+def _phases(case: Case, backend: Backend, prompts: Prompts, clock: Callable[[], float]) -> Times:
     params = case.sampling_params()
     backend.synchronise()
-    energy.mark()
     begin = clock()
     backend.prefill(prompts, params)
     backend.synchronise()
     prefilled = clock()
-    energy.mark()
-    resumed = clock()
     for _ in range(case.steps):
         backend.decode()
     backend.synchronise()
     end = clock()
-    energy.mark()
-    return Times(prefill=prefilled - begin, decode=end - resumed)
+    return Times(prefill=prefilled - begin, decode=end - prefilled)
 
 
-def _whole(case: Case, backend: Backend, prompts: Prompts, energy: EnergyMeter, clock: Callable[[], float]) -> Times:
+def _steps(case: Case, backend: Backend, prompts: Prompts, clock: Callable[[], float]) -> Times:
+    backend.fill(prompts, case.sampling_params())
+    backend.synchronise()
+    begin = clock()
+    for _ in range(case.steps):
+        backend.decode()
+    backend.synchronise()
+    end = clock()
+    return Times(decode=end - begin)
+
+
+def _whole(case: Case, backend: Backend, prompts: Prompts, clock: Callable[[], float]) -> Times:
     params = case.sampling_params()
     backend.synchronise()
-    energy.mark()
     begin = clock()
     backend.generate(prompts, params)
     backend.synchronise()
     end = clock()
-    energy.mark()
     return Times(whole=end - begin)

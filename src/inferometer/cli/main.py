@@ -18,10 +18,12 @@ COMMANDS = {
     "generate": "continue prompts, streaming to the terminal",
     "serve": "serve a model over HTTP, for text-generation-inference and OpenAI clients",
     "bench": "measure prefill and decode at several batch sizes",
+    "study": "run sets of cases over several stacks, to tables that were published",
     "estimate": "predict times, memory and energy on any device, beside the bound",
     "validate": "compare predictions with published measurements, by regime",
     "quantize": "write a model in few bits to a folder that loads directly",
     "quality": "measure what a number format costs a model: perplexity, divergence, agreement",
+    "report": "make a document or a page of records, or compare old records with new ones",
     "models": "list the known models; fetch an embedded one",
     "devices": "list the known devices, detect what is here, calibrate it",
 }

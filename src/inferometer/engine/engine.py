@@ -94,7 +94,7 @@ class Engine:
             max_batch=seats,
             sweep_tokens=sweep_tokens,
             prefix_caching=prefix_caching,
-            salt=self._salt,
+            salt=self.salt,
         )
         self._runner: Runner | None = None
         self._runner = self._running
@@ -113,6 +113,11 @@ class Engine:
     def pages_peak(self) -> int:
         """The most pages that were in use at once since `reset_peak`."""
         return self.scheduler.pool.peak_in_use
+
+    @property
+    def cache(self) -> PagedCache:
+        """The memory of the pages."""
+        return self._running.cache
 
     def reset_peak(self) -> None:
         """Starts `pages_peak` anew."""
@@ -190,6 +195,18 @@ class Engine:
                 return self._land(self._flights.popleft())
             return Emissions()
 
+    def relaunch(self) -> None:
+        """Launches the newest sweep once more, as it was: the same tokens at the same places. Nobody gets what comes of it.
+
+        For measurements; drop the requests afterwards. None of them may have ended meanwhile.
+        """
+        if self.sweep is None:
+            raise RuntimeError("there is no sweep to launch again")
+        with self._all_or_nothing():
+            self._flights.append(self._running.launch(self.sweep))
+            if len(self._flights) > self.lookahead:
+                self._flights.popleft().read()
+
     def drain(self) -> list[Emission]:
         """Reads all that has been launched, and launches nothing. Raises as `step` does."""
         emissions: list[Emission] = []
@@ -254,7 +271,7 @@ class Engine:
         wider = "" if dtype == "float32" else ", or need --dtype float32"
         raise ModelError(f"{name} in {dtype} gives no token a finite score: its weights are damaged{wider}")
 
-    def _salt(self, request: Request) -> bytes:
+    def salt(self, request: Request) -> bytes:
         """What besides the tokens decides a prompt's keys: its length, where rotary frequencies depend on it."""
         positions = self.model.spec.positions
         scaling = positions.scaling if isinstance(positions, Rotary) else None

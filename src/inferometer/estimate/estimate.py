@@ -13,7 +13,7 @@ from inferometer.estimate.deployment import Deployment
 from inferometer.estimate.fit import fit
 from inferometer.estimate.groups import HOST_SHARE, GroupRun
 from inferometer.estimate.limits import limits
-from inferometer.estimate.memory import is_cpu, memory
+from inferometer.estimate.memory import Memory, is_cpu, memory
 from inferometer.estimate.power import power
 from inferometer.estimate.request import Request, resolve
 from inferometer.estimate.run import Total, forward_step, prefill_step
@@ -25,7 +25,7 @@ from inferometer.model.footprint import layer_weight_bytes
 from inferometer.model.spec import ModelSpec
 from inferometer.model.step import Share, Step, decode_equal
 
-__all__ = ["PHASES", "Estimate", "Phase", "PhaseEstimate", "deployment", "estimate"]
+__all__ = ["PHASES", "Estimate", "Phase", "PhaseEstimate", "deployment", "estimate", "memory_of", "phase_steps"]
 
 
 def estimate(
@@ -84,8 +84,8 @@ def estimate(
         calibration=calibration,
     )
     where = deployment(request)
-    phases = {phase: _phase(where, steps) for phase, steps in _steps(request, where).items()}
-    needed = memory(request.spec, request.formats, request.stack, request.workload, cpu=is_cpu(request.device), layout=request.layout)
+    phases = {phase: _phase(where, steps) for phase, steps in phase_steps(request, where).items()}
+    needed = memory_of(request)
     return Estimate(
         request=request,
         phases=phases,
@@ -95,6 +95,11 @@ def estimate(
         mixed=None if request.mixed_tokens is None else _phase(where, (_mixed(request, request.mixed_tokens),)),
         limits=where.limits,
     )
+
+
+def memory_of(request: Request) -> Memory:
+    """What the request needs of each device, without pricing its time."""
+    return memory(request.spec, request.formats, request.stack, request.workload, cpu=is_cpu(request.device), layout=request.layout)
 
 
 def deployment(request: Request) -> Deployment:
@@ -110,7 +115,7 @@ def deployment(request: Request) -> Deployment:
     )
 
 
-def _steps(request: Request, where: Deployment) -> dict[Phase, tuple[Step, ...]]:
+def phase_steps(request: Request, where: Deployment) -> dict[Phase, tuple[Step, ...]]:
     """The steps whose mean is each phase's time. Groups pass through a layer one group at a time."""
     asked = request.workload
     if not asked.generated:

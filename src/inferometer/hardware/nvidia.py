@@ -18,6 +18,7 @@ GpuReadings = dict[str, Reading[Any]]
 SENSORS: Mapping[str, str] = {
     "gpu_memory_used_bytes": "bytes",
     "gpu_memory_total_bytes": "bytes",
+    "gpu_process_memory_bytes": "bytes",
     "gpu_energy_mj": "mJ",
     "gpu_power_w": "W",
     "gpu_power_limit_w": "W",
@@ -128,6 +129,7 @@ class NvmlDriver:
         asks: dict[str, Callable[[], Any]] = {
             "gpu_memory_used_bytes": lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).used),
             "gpu_memory_total_bytes": lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
+            "gpu_process_memory_bytes": lambda: _of_this_process(nvml.nvmlDeviceGetComputeRunningProcesses(handle)),
             "gpu_energy_mj": lambda: float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle)),
             "gpu_power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
             "gpu_power_limit_w": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3,
@@ -236,6 +238,14 @@ def throttle_names(mask: int) -> tuple[str, ...]:
     names = [name for bit, name in _THROTTLE_REASONS.items() if mask & bit]
     rest = mask & ~sum(_THROTTLE_REASONS)
     return (*names, *([f"{rest:#x}"] if rest else []))
+
+
+def _of_this_process(processes: Sequence[Any]) -> int:
+    """Bytes that the driver counts for this process. Raises LookupError where it knows it by another number, as from within a container."""
+    for process in processes:
+        if process.pid == os.getpid() and process.usedGpuMemory is not None:
+            return int(process.usedGpuMemory)
+    raise LookupError("this process is not among the GPU's by its number here")
 
 
 def _smi_value(sensor: str, cell: str) -> float | tuple[str, ...] | None:

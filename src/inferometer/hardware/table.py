@@ -53,6 +53,10 @@ class Table:
             raise self.error(f"{key} must be true or false, not {value!r}")
         return value
 
+    def value(self, key: str) -> Any:
+        """Whatever is there, for a key that may hold values of several types."""
+        return self._take(key)
+
     def texts(self, key: str) -> tuple[str, ...]:
         """A list of strings; empty if absent."""
         if not self.has(key):
@@ -77,6 +81,10 @@ class Table:
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             raise self.error(f"{key} must be a list of tables, not {value!r}")
         return [Table(item, f"{self._where}: {key}[{index}]") for index, item in enumerate(value)]
+
+    def inner(self, key: str, index: int, values: Mapping[str, Any]) -> Table:
+        """A table that stands at a place of the list `key`."""
+        return Table(values, f"{self._where}: {key}[{index}]")
 
     def names(self) -> tuple[str, ...]:
         """All keys of the table."""

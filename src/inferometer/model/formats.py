@@ -67,11 +67,14 @@ ROUNDED_FORMATS = tuple(name for name in _QUANTIZED if name not in ("bitsandbyte
 """Those that weights are rounded to here; gptq and awq are what a checkpoint has been rounded to."""
 
 
+QUANTIZE_ALIASES = {"int4": "int4-g64"}
+
+
 def weight_format(quantize: str | None, dtype: str) -> WeightFormat:
     """The format that `--quantize` names, `dtype`'s own for None. Raises UserError for an unknown name."""
     if quantize is None:
         return native(dtype)
-    name = "int4-g64" if quantize == "int4" else quantize
+    name = QUANTIZE_ALIASES.get(quantize, quantize)
     if name not in _QUANTIZED:
         raise UserError(f"--quantize {quantize} is unknown; the formats are {', '.join(QUANTIZED_FORMATS)}")
     return _QUANTIZED[name]

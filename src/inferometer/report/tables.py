@@ -8,6 +8,11 @@ from dataclasses import dataclass
 from inferometer.bench.record import Record
 from inferometer.bench.statistics import Summary
 from inferometer.report.markdown import table
+from inferometer.report.serving_tables import served, serving_document
+from inferometer.report.table_words import shown
+
+Rows = tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]
+"""A header, and rows of as many cells."""
 
 _FAILED = {"oom": "OOM", "error": "error", "timeout": "timeout", "skipped": "skipped"}
 
@@ -38,6 +43,8 @@ def document(records: Sequence[Record]) -> str:
     """
     if not records:
         raise ValueError("a report needs at least one record")
+    if served(records[0]):
+        return serving_document(records)
     backends = list(dict.fromkeys(r.backend for r in records))
     parts = [_setting(records), parameter_table(records[0])]
     for backend in backends:
@@ -49,15 +56,15 @@ def document(records: Sequence[Record]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def parameter_table(record: Record) -> str:
+def parameter_rows(record: Record) -> list[tuple[str, str]]:
     """What was asked, in twelve rows, three more of an admission and one of deterministic numerics; unset is None.
 
-    Decode Length is None for a forward alone.
+    Decode Length is None for a forward alone, Sequence Length for steps at contexts that nothing was prefilled for.
     """
     sampling = record.sampling
     rows = [
         ("Model", record.model),
-        ("Sequence Length", record.sequence_length),
+        ("Sequence Length", None if record.decode_only else record.sequence_length),
         ("Decode Length", record.decode_length),
         ("N Runs", record.runs),
         ("Warmups", record.warmups),
@@ -73,10 +80,20 @@ def parameter_table(record: Record) -> str:
         rows += [("Admission", record.admission), ("Group Size", record.group_size), ("Num Groups", record.num_groups)]
     if record.deterministic:
         rows.append(("Deterministic", True))
-    return table(("Parameter", "Value"), [(name, _value(value)) for name, value in rows])
+    return [(name, shown(value)) for name, value in rows]
+
+
+def parameter_table(record: Record) -> str:
+    """The rows of `parameter_rows` under their heading."""
+    return table(("Parameter", "Value"), parameter_rows(record))
 
 
 def latency_table(records: Sequence[Record]) -> str:
+    """The rows of `latency_rows` under their header."""
+    return table(*latency_rows(records))
+
+
+def latency_rows(records: Sequence[Record]) -> Rows:
     """Milliseconds of each step at each batch size. A case that failed is a row that says so; one without decode steps has none.
 
     Where a record has them, three more columns: the share of the hardware's bound that the average reaches, what binds, and the
@@ -84,12 +101,12 @@ def latency_table(records: Sequence[Record]) -> str:
     """
     bounded = any(r.bound is not None for r in records)
     predicted = any(r.predicted is not None for r in records)
-    header = ["Step", "Batch Size", "Average", "Lowest", "Highest", "p50", "p90", "p99"]
+    header = ["Step", _size_header(records), "Average", "Lowest", "Highest", "p50", "p90", "p99"]
     header += ["% of bound", "Binds"] * bounded + ["Predicted"] * predicted
     rows = []
     for step in _steps(records):
         for place, record in enumerate(records):
-            start = ["" if place else step.label, str(record.batch_size)]
+            start = ["" if place else step.label, _size(record)]
             summary: Summary | None = getattr(record, step.time)
             if summary is None:
                 rows.append(start + [_failed(record)] * (len(header) - 2))
@@ -101,10 +118,15 @@ def latency_table(records: Sequence[Record]) -> str:
             if predicted:
                 cells.append(_predicted_cell(record, step, summary))
             rows.append(start + cells)
-    return table(header, rows)
+    return tuple(header), tuple(map(tuple, rows))
 
 
 def throughput_table(records: Sequence[Record]) -> str:
+    """The rows of `rate_rows` under their header."""
+    return table(*rate_rows(records))
+
+
+def rate_rows(records: Sequence[Record]) -> Rows:
     """Tokens per second: average, lowest and highest of the runs' rates. Prefill counts one first token a sequence."""
     names = {"prefill_ms": ("Prefill", "prefill_first_tok_s"), "decode_total_ms": ("Decode", "decode_tok_s")}
     names |= {"total_ms": ("Total", "total_tok_s"), "forward_ms": ("Forward", "forward_tok_s")}
@@ -115,13 +137,13 @@ def throughput_table(records: Sequence[Record]) -> str:
             rates = record.throughput.samples.get(name, ())
             figures = (getattr(record.throughput, name), min(rates), max(rates)) if rates else ()
             cells = [f"{figure:.2f} tokens/secs" for figure in figures] or [_failed(record)] * 3
-            rows.append(["" if place else label, str(record.batch_size), *cells])
-    return table(("Step", "Batch Size", "Average", "Lowest", "Highest"), rows)
+            rows.append(["" if place else label, _size(record), *cells])
+    return ("Step", _size_header(records), "Average", "Lowest", "Highest"), tuple(map(tuple, rows))
 
 
 def comparison_table(records: Sequence[Record]) -> str:
     """How many times the tokens per second of hf native gives, at each batch size that both ran; "" with nothing to compare."""
-    of = {(r.backend, r.batch_size): r for r in records}
+    of = {(r.backend, _size(r)): r for r in records}
     both = [(of["native", size], of["hf", size]) for name, size in of if name == "native" and ("hf", size) in of]
     if not both:
         return ""
@@ -133,8 +155,8 @@ def comparison_table(records: Sequence[Record]) -> str:
             ours, theirs = getattr(native.throughput, name), getattr(hf.throughput, name)
             cells = [_failed(r) if rate is None else f"{rate:.2f} tokens/secs" for r, rate in ((native, ours), (hf, theirs))]
             ratio = "-" if ours is None or theirs is None else f"{ours / theirs:.2f}"
-            rows.append(["" if place else label, str(native.batch_size), *cells, ratio])
-    return "## native against hf\n\n" + table(("Step", "Batch Size", "native", "hf", "native / hf"), rows) if rows else ""
+            rows.append(["" if place else label, _size(native), *cells, ratio])
+    return "## native against hf\n\n" + table(("Step", _size_header(records), "native", "hf", "native / hf"), rows) if rows else ""
 
 
 def notes(records: Sequence[Record]) -> str:
@@ -150,11 +172,16 @@ def notes(records: Sequence[Record]) -> str:
             paged = any(r.pages_peak is not None for r in records)
             prefill = "the prompts, in as many forwards as they take," if paged else "one forward over the prompts"
             lines.append(f"- Prefill: {prefill} and the first token of each; its tokens/secs count those first tokens, not prompt tokens.")
-        if _TOTAL in steps:
+        if first.decode_only:
+            lines.append(
+                f"- Decode (total): {first.steps} steps, the first over the tokens of context beside the batch size, in a cache "
+                f"filled at random; Decode (token): one of them, total / {first.steps}."
+            )
+        elif _TOTAL in steps:
             lines.append(f"- Decode (total): the {first.steps} steps after it; Decode (token): one of them, total / {first.steps}.")
         if _WHOLE in steps:
             lines.append("- Total: from the first prompt to the last token; its tokens/secs count generated tokens.")
-        if any(r.status == "ok" and r.prefill_ms is None for r in records):
+        if any(r.status == "ok" and r.prefill_ms is None and not r.decode_only for r in records):
             lines.append("- Where there is no Prefill and no Decode, some rows decoded while others were prefilled.")
     lines.append("- Averages of tokens/secs are means of the runs' rates. Percentiles are of the sorted runs, without interpolation.")
     lines += _outlook_notes(records)
@@ -185,7 +212,7 @@ def _outlook_notes(records: Sequence[Record]) -> list[str]:
 
 def _use_notes(record: Record) -> list[str]:
     """Utilisation, memory and energy of one case, as far as they are known."""
-    start, parts = f"- {record.backend}, batch size {record.batch_size}: ", []
+    start, parts = f"- {record.backend}, batch size {_size(record)}: ", []
     used = record.utilisation or {}
     if used.get("mbu") is not None:
         parts.append(f"{100 * used['mbu']:.1f} % of the memory bandwidth {'' if record.forward_only else 'in decode'}".rstrip())
@@ -208,7 +235,7 @@ def _use_notes(record: Record) -> list[str]:
 def _backend_notes(records: Sequence[Record]) -> list[str]:
     backend = records[0].backend
     lines = []
-    prompt_rates = [(r.batch_size, r.throughput.prefill_prompt_tok_s) for r in records]
+    prompt_rates = [(_size(r), r.throughput.prefill_prompt_tok_s) for r in records]
     shown = ", ".join(f"{rate:.2f} at batch size {size}" for size, rate in prompt_rates if rate is not None)
     if shown:
         lines.append(f"- {backend}, prompt tokens/secs in prefill: {shown}.")
@@ -219,7 +246,7 @@ def _backend_notes(records: Sequence[Record]) -> list[str]:
         worst = max(checked, key=lambda c: c.max_error or 0.0)
         error = "" if worst.max_error is None else f": relative error {worst.max_error:.1e}, at most {worst.tolerance:g} allowed"
         lines.append(f"- {backend}, checked before it was timed: {worst.method}{error}.")
-    lines += [f"- {backend}, batch size {r.batch_size}: {_failed(r)}. {r.evidence}" for r in records if r.evidence is not None]
+    lines += [f"- {backend}, batch size {_size(r)}: {_failed(r)}. {r.evidence}" for r in records if r.evidence is not None]
     return lines
 
 
@@ -234,19 +261,24 @@ def _steps(records: Sequence[Record]) -> tuple[_Step, ...]:
     first = records[0]
     if first.forward_only:
         return (_FORWARD,)
+    if first.decode_only:
+        return (_TOKEN, _TOTAL)
     phases = (_PREFILL, _TOKEN, _TOTAL) if first.steps else (_PREFILL,)
     if first.admission is None:
         return phases
     return (*phases, _WHOLE) if any(r.prefill_ms is not None for r in records) else (_WHOLE,)
 
 
+def _size_header(records: Sequence[Record]) -> str:
+    return "Batch Size at Context" if records[0].decode_only else "Batch Size"
+
+
+def _size(record: Record) -> str:
+    return f"{record.batch_size} at {record.sequence_length}" if record.decode_only else str(record.batch_size)
+
+
 def _failed(record: Record) -> str:
     return _FAILED.get(record.status, "-")
-
-
-def _value(value: object) -> str:
-    # The published tables write Booleans in lower case and absent values as None.
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _bound_cells(record: Record, step: _Step, summary: Summary) -> list[str]:

@@ -1,0 +1,136 @@
+"""`inferometer report`: records as a document or a page, and old records against new ones."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from inferometer.errors import UserError
+
+REGRESSED = 3
+FORMATS = ("md", "rst", "csv", "html")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument(
+        "records", type=Path, nargs="*", metavar="RECORDS", help="files that `bench --output` wrote, or folders of `study run`"
+    )
+    parser.add_argument(
+        "--compare",
+        type=Path,
+        nargs=2,
+        metavar=("OLD", "NEW"),
+        help="what changed between two files by more than runs scatter; exit code 3 if anything got worse",
+    )
+    parser.add_argument(
+        "--tolerance", type=_percent, metavar="PERCENT", help="with --compare: the smallest change of a time that counts (default: 2)"
+    )
+    parser.add_argument("--format", choices=FORMATS, help="default: what the name after -o ends in, else md")
+    parser.add_argument("--title", metavar="WORDS", help="default: the names of the files")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to FILE instead of the standard output")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit code 0, or 3 if --compare found a regression."""
+    form = arguments.format or _form(arguments.output)
+    if arguments.compare is not None:
+        if arguments.records:
+            raise UserError("--compare takes its two files itself; leave out the other RECORDS")
+        return _compare(arguments, form)
+    if not arguments.records:
+        raise UserError("name at least one file of RECORDS, or two with --compare OLD NEW")
+    if arguments.tolerance is not None:
+        raise UserError("--tolerance goes with --compare OLD NEW; leave it out")
+
+    from inferometer.report.gathering import gather
+
+    gathered = gather(arguments.records)
+    title = arguments.title or _names(arguments.records)
+    if form == "html":
+        from inferometer.report.page import page
+
+        text = page(gathered.records, title=title, remarks=gathered.remarks)
+    elif form == "csv":
+        from inferometer.report.record_rows import records_csv
+
+        text = records_csv(gathered.records)
+        _warn(gathered.remarks)
+    else:
+        from inferometer.report.parts import written
+        from inferometer.report.summary import summary_parts
+
+        text = written(summary_parts(gathered.records, title=title, remarks=gathered.remarks), "rst" if form == "rst" else "md")
+    _write(text, arguments.output)
+    return 0
+
+
+def _compare(arguments: argparse.Namespace, form: str) -> int:
+    from inferometer.report.columns import Columns
+    from inferometer.report.comparison import TOLERANCE, compare
+    from inferometer.report.comparison_report import comparison_parts, rows_csv
+    from inferometer.report.gathering import gather, mixture
+
+    old, new = (gather([path]) for path in arguments.compare)
+    found = compare(old.records, new.records, tolerance=TOLERANCE if arguments.tolerance is None else arguments.tolerance / 100)
+    both = [*old.records, *new.records]
+    columns = Columns.of(both, by_machine=False)
+    remarks = [*old.remarks, *new.remarks, *mixture(both)]
+    if form == "csv":
+        text = rows_csv(found, columns)
+        _warn(remarks)
+    else:
+        title = arguments.title or " against ".join(_names([path]) for path in arguments.compare)
+        parts = comparison_parts(found, columns, title=title, remarks=remarks)
+        if form == "html":
+            from inferometer.report.html_parts import page_of
+
+            text = page_of(parts)
+        else:
+            from inferometer.report.parts import written
+
+            text = written(parts, "rst" if form == "rst" else "md")
+    _write(text, arguments.output)
+    return REGRESSED if found.regressed else 0
+
+
+def _form(output: Path | None) -> str:
+    ending = "" if output is None else output.suffix.lower().lstrip(".")
+    return {"htm": "html", "markdown": "md"}.get(ending, ending if ending in FORMATS else "md")
+
+
+def _names(paths: Sequence[Path]) -> str:
+    """The files' names without endings; of a folder, its own."""
+    return ", ".join(dict.fromkeys(path.resolve().name if path.is_dir() else path.stem for path in paths))
+
+
+def _warn(remarks: Sequence[str]) -> None:
+    """What a table of values has no place for."""
+    for remark in remarks:
+        print(f"inferometer: warning: {remark}", file=sys.stderr)
+
+
+def _write(text: str, output: Path | None) -> None:
+    # What a failed case said may hold half a character, which no encoding has, and a terminal may lack others.
+    whole = text.encode("utf-8", "replace")
+    if output is None:
+        encoding = sys.stdout.encoding or "utf-8"
+        sys.stdout.write(whole.decode("utf-8").encode(encoding, "replace").decode(encoding))
+        return
+    try:
+        output.write_bytes(whole)
+    except OSError as error:
+        raise UserError(f"--output {output}: {error.strerror}; name a file in a folder that you may write to") from error
+
+
+def _percent(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value >= 0):
+        raise argparse.ArgumentTypeError(f"must be a percentage of 0 or more, not {text!r}")
+    return value

@@ -1,0 +1,176 @@
+"""What `inferometer study run` does: plans, runs what has no record yet, and makes tables and page."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from types import FrameType
+
+from inferometer.bench.conductor import BudgetSpentError, Conduct, Conductor
+from inferometer.bench.edge_search import EdgeSearch, edge_part, edge_searches
+from inferometer.bench.place import Place, find_place
+from inferometer.bench.plan import Planned, plan
+from inferometer.bench.record import Record
+from inferometer.bench.session import Session
+from inferometer.bench.study import Settings, Study
+from inferometer.bench.study_folder import StudyFolder, key_of, latest
+from inferometer.bench.study_library import find_study
+from inferometer.cli.study_forecast import forecast_json, forecast_table
+from inferometer.cli.study_run import FOLDER
+from inferometer.hardware.detect import detect
+
+FAILED, CASES_FAILED = 1, 3
+
+
+def carry_out(arguments: argparse.Namespace) -> int:
+    """Runs the study, or prints its plan: exit code 0, 3 if any case ended oom, error or timeout, or 1 if the records could not be kept."""
+    file = find_study(arguments.study)
+    overrides = _overrides(arguments)
+    study, document = file.study(arguments.scale, overrides), file.resolved(arguments.scale, overrides)
+    machine = detect()
+
+    @cache
+    def place_of(device: str) -> Place:
+        return find_place(device, machine)
+
+    plans = plan(study, place_of, arguments.only)
+    if arguments.dry_run:
+        _print_plan(plans, as_json=arguments.json)
+        return 0
+    session = Session.begin(machine)
+    path = arguments.folder or FOLDER / study.name
+    with StudyFolder(path, document, session, resume=arguments.resume, say=_say) as folder, _ends_on_signals():
+        work = _Work(study, plans, folder)
+        conduct = Conduct(isolate=arguments.isolate, budget_s=None if arguments.budget_minutes is None else 60 * arguments.budget_minutes)
+        with Conductor(session, conduct, work.take, study=study.name, oomed=work.oomed()) as conductor:
+            failure = work.run(conductor, find_edge=arguments.find_edge)
+        records = work.answers()
+        if failure is not None:
+            _say(failure)
+            return FAILED
+        from inferometer.cli.study_output import write_documents
+
+        text = write_documents(study, records, folder)
+    if arguments.json:
+        json.dump({"records": [record.to_json() for record in records]}, sys.stdout, allow_nan=False)
+        print()
+    else:
+        print(text, end="")
+    return CASES_FAILED if any(record.status in ("oom", "error", "timeout") for record in records) else 0
+
+
+def _overrides(arguments: argparse.Namespace) -> Settings:
+    given = {
+        "runs": arguments.runs,
+        "device": arguments.device,
+        "gpu_memory": arguments.gpu_memory,
+        "timeout_s": arguments.timeout_seconds,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What is to be done for a study in its folder."""
+
+    study: Study
+    plans: Sequence[Planned]
+    folder: StudyFolder
+
+    def take(self, record: Record) -> None:
+        """Keeps a record and tells of it; what was skipped before, and is again for the same reason, is known."""
+        before = latest(self.folder.records).get(key_of(record))
+        if before is None or record.status != "skipped" or before.evidence != record.evidence:
+            self.folder.append(record)
+        _say(_line(record, len(self._done()), len(self.plans)))
+
+    def oomed(self) -> set[tuple[str, str]]:
+        """Columns of parts of which a case ran out of memory in an earlier session."""
+        return {(r.part, r.column) for r in self.folder.records if r.status == "oom" and r.part is not None and r.column is not None}
+
+    def run(self, conductor: Conductor, *, find_edge: bool) -> str | None:
+        """Runs what has no record yet. Returns why it had to stop, None if it came to its end or to that of its budget."""
+        left = self._left()
+        earlier = len(self.plans) - len(left)
+        if earlier:
+            _say(f"{earlier} of {len(self.plans)} cases have their records in {self.folder.path}")
+        searches = edge_searches(self.plans, []) if find_edge else []
+        try:
+            conductor.run(left, later=[search.base for search in searches])
+            self._find_edges(conductor, searches)
+        except BudgetSpentError:
+            _say(f"--budget-minutes is spent with {len(self._left())} cases left; run the same command with --resume to go on")
+        except OSError as error:
+            return f"error: {self.folder.path}: {error.strerror}; {len(self.folder.records)} records are in it; go on with --resume"
+        return None
+
+    def answers(self) -> list[Record]:
+        """The latest record of each of the cases, in the study's order, and after them those of searches for an edge."""
+        found = latest(self.folder.records)
+        keys = [planned.question.key for planned in self.plans]
+        edges = {edge_part(part.name) for part in self.study.parts}
+        return [found[key] for key in keys if key in found] + [record for record in found.values() if record.part in edges]
+
+    def _find_edges(self, conductor: Conductor, searches: Sequence[EdgeSearch]) -> None:
+        for position, search in enumerate(searches):
+            for record in latest(self.folder.records).values():
+                search.observe(record)
+            while (planned := search.next()) is not None:
+                before = len(self.folder.records)
+                conductor.run([planned], later=[other.base for other in searches[position:]])
+                search.observe(self.folder.records[before])
+            _say(f"{search.base.question.cell.part}, {search.base.question.cell.column}: {search.result}")
+
+    def _done(self) -> set[object]:
+        """Questions with a record. One that was skipped for a reason which has gone is asked again."""
+        found = latest(self.folder.records)
+        askable = {planned.question.key for planned in self.plans if planned.question.refusal is None}
+        wanted = {planned.question.key for planned in self.plans}
+        return {key for key, record in found.items() if key in wanted and not (record.status == "skipped" and key in askable)}
+
+    def _left(self) -> list[Planned]:
+        done = self._done()
+        return [planned for planned in self.plans if planned.question.key not in done]
+
+
+def _line(record: Record, number: int, total: int) -> str:
+    """A case's end in one line."""
+    where = f"{record.part}, {record.column}, {record.model}, batch {record.batch_size}, prompt {record.sequence_length}"
+    if record.decode_length is not None:
+        where += f", {record.decode_length} new"
+    time = record.forward_ms or record.total_ms or record.decode_token_ms
+    outcome = record.status if record.evidence is None else f"{record.status}: {record.evidence}"
+    return f"[{number}/{total}] {where}: {outcome}" + ("" if time is None else f", {time.p50:.2f} ms")
+
+
+def _print_plan(plans: Sequence[Planned], *, as_json: bool) -> None:
+    if as_json:
+        json.dump({"cases": [forecast_json(planned) for planned in plans]}, sys.stdout, allow_nan=False, indent=2)
+        print()
+    else:
+        print(forecast_table(plans))
+
+
+def _say(line: str) -> None:
+    print(f"inferometer: {line}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _ends_on_signals() -> Iterator[None]:
+    """A supervisor's signal ends the run like a terminal's interrupt: the processes end, and what was measured is there."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
