@@ -1,0 +1,97 @@
+"""Writes a model in few bits to a folder, rounded to the nearest or to what a text asks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from inferometer.engine.device import resolve_device
+from inferometer.engine.llm import LLM
+from inferometer.errors import UserError
+from inferometer.kernels.quant_weight import QuantWeight
+from inferometer.model.description import describe, with_weights
+from inferometer.model.families import family
+from inferometer.model.formats import WeightFormat
+from inferometer.nn.formats.calibration import calibrate
+from inferometer.nn.formats.folder import QuantisedFolder, check_free, matrices_to_nearest
+from inferometer.nn.formats.layout import QuantLayout
+from inferometer.nn.formats.stored import QuantisedSource
+from inferometer.nn.load import open_source
+from inferometer.nn.names import fitted
+
+WINDOWS, WINDOW = 32, 512
+
+
+class Progress(Protocol):
+    """Shows how far something is."""
+
+    def start(self, total: int) -> None: ...
+
+    def advance(self, count: int = 1) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def quantize(
+    model: str | None,
+    form: WeightFormat,
+    folder: Path,
+    *,
+    dtype: torch.dtype | None = None,
+    text: str | None = None,
+    windows: int = WINDOWS,
+    device: str = "auto",
+    progress: Callable[[str, str], Progress],
+) -> str:
+    """Writes the folder and returns the model's name.
+
+    dtype: of all that stays plain, None for as it is stored. text: to calibrate on `device` with, `windows` pieces of it. progress: from
+    a label and a unit. Raises UserError, one line, for whatever cannot be read, calibrated or written.
+    """
+    check_free(folder)
+    description = with_weights(describe(model))
+    kind = family(description.spec.family)
+    with closing(open_source(description)) as source:
+        if isinstance(source, QuantisedSource):
+            raise UserError(f"{description.name} is in few bits already; use the checkpoint before quantisation")
+        spec = fitted(description.spec, source, kind)
+        written = QuantisedFolder(description, source, spec, kind, form, dtype)
+        matrices = matrices_to_nearest(source, spec, kind, form)
+        replaced: dict[str, Tensor] = {}
+        if text is not None:
+            with closing(progress("calibrate", "layer")) as bar:
+                found, replaced = _calibrated(model, form, text, windows, device, bar)
+            matrices = found.__getitem__
+        with closing(progress("quantize", "tensor")) as bar:
+            bar.start(written.tensors)
+            written.write(folder, matrices, bar.advance, replaced=replaced)
+    return description.name
+
+
+def _calibrated(
+    model: str | None, form: WeightFormat, text: str, count: int, device_name: str, bar: Progress
+) -> tuple[dict[str, QuantWeight], dict[str, Tensor]]:
+    """The matrices, and the norms that are no longer as they were; by parameter name, on the CPU."""
+    device = resolve_device(device_name)
+    llm = LLM(model, device=str(device), dtype="float32" if device.type == "cpu" else "auto")
+    if llm.spec.encoder:
+        raise UserError(f"--calibrate predicts text, and {llm.spec.name} is an encoder; leave it out")
+    if llm.tokenizer is None:
+        raise UserError(f"{llm.spec.name} has no tokenizer for --calibrate; put its files into the model's folder")
+    tokens = llm.tokenizer.encode(text)
+    if len(tokens) < 2:
+        raise UserError("--calibrate: the text has fewer than two tokens; give a longer one")
+    window = WINDOW if llm.context_limit is None else min(WINDOW, llm.context_limit)
+    windows = [tokens[start : start + window] for start in range(0, len(tokens), window)][:count]
+    matrices: dict[str, QuantWeight] = {}
+    norms: dict[str, Tensor] = {}
+    bar.start(llm.spec.layers)
+    for layer in calibrate(llm.model, windows, QuantLayout.of(form, torch.device("cpu")), bar.advance):
+        matrices |= {name: weight.to("cpu") for name, weight in layer.matrices.items()}
+        norms |= {name: norm.cpu() for name, norm in layer.norms.items()}
+    return matrices, norms
