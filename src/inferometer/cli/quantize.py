@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from contextlib import ExitStack, closing
 from pathlib import Path
 
 from inferometer.cli.options import at_least
@@ -41,15 +40,19 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"--dtype {arguments.dtype} is unknown; use auto, {', '.join(COMPUTE_DTYPES)}")
     text = None if arguments.calibrate is None else read_text("--calibrate", arguments.calibrate)
 
-    from inferometer.engine.quantise import Calibration, quantise
+    from inferometer.engine.device import DTYPES
+    from inferometer.engine.quantize import quantize
 
-    with ExitStack() as bars:
-        bar = bars.enter_context(closing(Bar("quantize", "tensor")))
-        calibration = None
-        if text is not None:
-            layers = bars.enter_context(closing(Bar("calibrate", "layer")))
-            calibration = Calibration(text, arguments.windows, arguments.device, layers)
-        model = quantise(arguments.model, arguments.output, form, name, calibration, bar)
+    model = quantize(
+        arguments.model,
+        form,
+        arguments.output,
+        dtype=None if name == "auto" else DTYPES[name],
+        text=text,
+        windows=arguments.windows,
+        device=arguments.device,
+        progress=Bar,
+    )
     size = sum(path.stat().st_size for path in arguments.output.iterdir())
     if arguments.json:
         print(json.dumps({"model": model, "quantize": form.name, "path": str(arguments.output), "bytes": size}, indent=2))

@@ -25,7 +25,7 @@ from inferometer.model.store import cache_dir
 SOURCES: Final = Path(__file__).parent / "cpu"
 FLAGS: Final = ("-O3", "-std=c++17", "-shared", "-fPIC", "-fvisibility=hidden", "-w")
 TIMEOUT_S: Final = 120
-"""After which a compiler is given up: it takes seven seconds."""
+"""After which a compiler is given up: it takes ten seconds."""
 
 
 class OpenMP(ctypes.Structure):
@@ -70,7 +70,7 @@ class CpuLibrary:
 
 @lru_cache(maxsize=1)
 def cpu_library() -> CpuLibrary | None:
-    """The kernels of this machine, compiled if need be; None where that cannot be done. A first time takes about seven seconds."""
+    """The kernels of this machine, compiled if need be; None where that cannot be done. A first time takes about ten seconds."""
     compiler = _compiler()
     if compiler is None:
         return None

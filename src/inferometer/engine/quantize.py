@@ -1,11 +1,11 @@
-"""Writing a model in few bits: read tensor by tensor and rounded to the nearest, or to what a text asks of it."""
+"""Writes a model in few bits to a folder, rounded to the nearest or to what a text asks of it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -24,32 +24,34 @@ from inferometer.nn.formats.stored import QuantisedSource
 from inferometer.nn.load import open_source
 from inferometer.nn.names import fitted
 
-WINDOW: Final = 512
-"""Tokens of a piece of text to calibrate with."""
+WINDOWS, WINDOW = 32, 512
 
 
 class Progress(Protocol):
-    """Is told how many parts there are, and of each that is done."""
+    """Shows how far something is."""
 
     def start(self, total: int) -> None: ...
 
-    def advance(self) -> None: ...
+    def advance(self, count: int = 1) -> None: ...
+
+    def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Calibration:
-    """text: such as the model will meet. windows: pieces of WINDOW tokens to take of it. device: where, by name. bar: of layers."""
+def quantize(
+    model: str | None,
+    form: WeightFormat,
+    folder: Path,
+    *,
+    dtype: torch.dtype | None = None,
+    text: str | None = None,
+    windows: int = WINDOWS,
+    device: str = "auto",
+    progress: Callable[[str, str], Progress],
+) -> str:
+    """Writes the folder and returns the model's name.
 
-    text: str
-    windows: int
-    device: str
-    bar: Progress
-
-
-def quantise(model: str | None, folder: Path, form: WeightFormat, dtype: str, calibration: Calibration | None, bar: Progress) -> str:
-    """Writes the folder, which must not be there, and returns the model's name. dtype: of what stays plain, "auto" as it is stored.
-
-    Raises UserError, one line, for a model that has few bits already, a folder in the way or without room, and a text that is too short.
+    dtype: of all that stays plain, None for as it is stored. text: to calibrate on `device` with, `windows` pieces of it. progress: from
+    a label and a unit. Raises UserError, one line, for whatever cannot be read, calibrated or written.
     """
     check_free(folder)
     description = with_weights(describe(model))
@@ -58,34 +60,38 @@ def quantise(model: str | None, folder: Path, form: WeightFormat, dtype: str, ca
         if isinstance(source, QuantisedSource):
             raise UserError(f"{description.name} is in few bits already; use the checkpoint before quantisation")
         spec = fitted(description.spec, source, kind)
-        written = QuantisedFolder(description, source, spec, kind, form, None if dtype == "auto" else getattr(torch, dtype))
+        written = QuantisedFolder(description, source, spec, kind, form, dtype)
         matrices = matrices_to_nearest(source, spec, kind, form)
         replaced: dict[str, Tensor] = {}
-        if calibration is not None:
-            found, replaced = _calibrated(model, form, calibration)
+        if text is not None:
+            with closing(progress("calibrate", "layer")) as bar:
+                found, replaced = _calibrated(model, form, text, windows, device, bar)
             matrices = found.__getitem__
-        bar.start(written.tensors)
-        written.write(folder, matrices, bar.advance, replaced=replaced)
+        with closing(progress("quantize", "tensor")) as bar:
+            bar.start(written.tensors)
+            written.write(folder, matrices, bar.advance, replaced=replaced)
     return description.name
 
 
-def _calibrated(model: str | None, form: WeightFormat, asked: Calibration) -> tuple[dict[str, QuantWeight], dict[str, Tensor]]:
+def _calibrated(
+    model: str | None, form: WeightFormat, text: str, count: int, device_name: str, bar: Progress
+) -> tuple[dict[str, QuantWeight], dict[str, Tensor]]:
     """The matrices, and the norms that are no longer as they were; by parameter name, on the CPU."""
-    device = resolve_device(asked.device)
+    device = resolve_device(device_name)
     llm = LLM(model, device=str(device), dtype="float32" if device.type == "cpu" else "auto")
     if llm.spec.encoder:
         raise UserError(f"--calibrate predicts text, and {llm.spec.name} is an encoder; leave it out")
     if llm.tokenizer is None:
         raise UserError(f"{llm.spec.name} has no tokenizer for --calibrate; put its files into the model's folder")
-    tokens = llm.tokenizer.encode(asked.text)
-    window = WINDOW if llm.context_limit is None else min(WINDOW, llm.context_limit)
-    windows = [tokens[start : start + window] for start in range(0, len(tokens), window)][: asked.windows]
+    tokens = llm.tokenizer.encode(text)
     if len(tokens) < 2:
         raise UserError("--calibrate: the text has fewer than two tokens; give a longer one")
+    window = WINDOW if llm.context_limit is None else min(WINDOW, llm.context_limit)
+    windows = [tokens[start : start + window] for start in range(0, len(tokens), window)][:count]
     matrices: dict[str, QuantWeight] = {}
     norms: dict[str, Tensor] = {}
-    asked.bar.start(llm.spec.layers)
-    for layer in calibrate(llm.model, windows, QuantLayout.of(form, torch.device("cpu")), asked.bar.advance):
+    bar.start(llm.spec.layers)
+    for layer in calibrate(llm.model, windows, QuantLayout.of(form, torch.device("cpu")), bar.advance):
         matrices |= {name: weight.to("cpu") for name, weight in layer.matrices.items()}
         norms |= {name: norm.cpu() for name, norm in layer.norms.items()}
     return matrices, norms
