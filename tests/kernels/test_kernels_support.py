@@ -127,22 +127,21 @@ def test_what_was_compiled_is_launched_with_addresses_and_every_argument(launche
     assert len(stand_in.compilations) == 3
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"x": torch.empty(65)[1:]},
-        {"x": torch.empty(64, dtype=torch.float16)},
-        {"count": 47},
-        {"count": 1},
-        {"count": 1 << 31},
-        {"count": 48.0},
-        {"rows": 1 << 31},
-        {"width": 16},
-        {"early": False},
-        {"num_warps": 8},
-    ],
-    ids=str,
-)
+CHANGES: dict[str, dict[str, Any]] = {
+    "unaligned": {"x": torch.empty(65)[1:]},
+    "type": {"x": torch.empty(64, dtype=torch.float16)},
+    "odd": {"count": 47},
+    "one": {"count": 1},
+    "wide": {"count": 1 << 31},
+    "float": {"count": 48.0},
+    "wide-plain": {"rows": 1 << 31},
+    "width": {"width": 16},
+    "flag": {"early": False},
+    "option": {"num_warps": 8},
+}
+
+
+@pytest.mark.parametrize("changed", CHANGES.values(), ids=CHANGES)
 def test_what_triton_would_compile_anew_it_is_asked_for(launched: tuple[support.Kernel, Launched], changed: dict[str, Any]) -> None:
     own, stand_in = launched
     given = {"x": torch.empty(64), "y": torch.empty(64), "count": 48, "rows": 5, "width": 8, "early": True, "num_warps": 4}
