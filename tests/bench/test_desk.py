@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +17,14 @@ from inferometer.bench.record import PeakMemory
 from inferometer.bench.request import BenchRequest
 from inferometer.errors import UserError
 from inferometer.model.presets import preset
+
+
+@pytest.fixture(autouse=True)
+def uncapped() -> Iterator[None]:
+    """A desk caps the memory of its process, which here is that of all tests."""
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    yield
+    resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
 def asked(**changes: Any) -> tuple[BenchRequest, Case]:

@@ -74,7 +74,7 @@ def test_an_encoder_is_run_forward() -> None:
     ("more", "columns", "words"),
     [
         ("tensor_parallel = 2", None, "--tensor-parallel 2 is not run by --backend native yet"),
-        ("kv_dtype = 'fp8'", None, "--kv-dtype fp8 is not run by --backend native yet"),
+        ("kv_dtype = 'fp8'", 'name = "one"\nbackend = "hf"', "--kv-dtype fp8 is not run by --backend hf"),
         ("sequence_length = 4000", None, "has 2048 positions"),
         ("", 'name = "one"\nbackend = "nothing"', "--backend nothing is unknown"),
         ("", 'name = "one"\nbackend = "hf"\nadmission = "zigzag"', "--admission is the native engine's"),

@@ -117,12 +117,13 @@ class Desk:
         return _own(record, self._device) if shared else record
 
     def release(self) -> None:
-        """Drops the model, if there is one."""
+        """Drops the model, if there is one, and takes its cap away."""
         loaded, self._loaded = self._loaded, None
         self._runner = self._round = None
         if loaded is None:
             return
         device = loaded.opening.device
+        self._cap.set(device, None)
         if not isinstance(loaded.backend, Unopened):
             loaded.backend.close()
         del loaded
