@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -220,3 +221,10 @@ def test_a_batch_beyond_every_memory_is_answered_at_once(forward_only: bool) -> 
 def test_a_count_that_is_none_is_refused_by_name(wrong: object) -> None:
     with pytest.raises(UserError, match="--batch-size must be at least 1, not"):
         _estimate(batch_size=wrong)
+
+
+def test_what_estimates_are_made_from_is_read_with_the_package() -> None:
+    code = "import inferometer.estimate, sys, tomllib; tomllib.loads = None; sys.modules['tomllib'] = None\n"
+    code += "found = inferometer.estimate.estimate('opt-1.3b', 'l4', batch_size=1, sequence_length=64, decode_length=8)\n"
+    code += "assert found.decode_token_ms > 0"
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": ":".join(sys.path)})
