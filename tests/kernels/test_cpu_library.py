@@ -42,6 +42,7 @@ def test_it_is_compiled_once(home: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert [path.suffix for path in (home / "kernels").iterdir()] == [".so"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
 def test_a_damaged_one_is_compiled_again(home: Path) -> None:
     path = module._path(["c++"])

@@ -159,6 +159,7 @@ def read_host_flags() -> set[str]:
     return set(Path("/proc/cpuinfo").read_text().split())
 
 
+@pytest.mark.slow  # three compilations of the whole library
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", ["llama", "bloom", "sizes that fit nothing", "wide"])
 def test_processors_with_fewer_instructions(plainer: CpuLibrary, name: str, dtype: torch.dtype) -> None:
