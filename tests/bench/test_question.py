@@ -244,3 +244,12 @@ def test_a_name_with_a_comma_in_it() -> None:
     text = STUDY.replace('"one"', '"one, two"')
     found = questions(read_study(text, "mine", "mine.toml").study(), lambda device: place("cpu"))
     assert {question.cell.column for question in select(found, ["column=one, two"])} == {"one, two"}
+
+
+def test_a_format_is_forecast_as_what_the_stack_makes_of_it() -> None:
+    found = []
+    for name in ("int8", "bitsandbytes"):
+        (question,) = asked("sequence_length = 8", columns=f'[[part.columns]]\nname = "one"\nbackend = "hf"\nquantize = "{name}"\n')
+        found.append(forecast(question).run_s)
+    assert found[0] is not None
+    assert found[0] == found[1]

@@ -30,3 +30,7 @@ def test_a_share_is_left_free() -> None:
     assert together([45, 45], 100) == [[0, 1]]
     assert together([45, 46], 100) == [[0], [1]]
     assert together([45, 46, 40], 100) == [[0], [1, 2]]
+
+
+def test_what_needs_nothing_joins_nothing_unknown() -> None:
+    assert together([None, 0, 0], 0) == [[0], [1, 2]]

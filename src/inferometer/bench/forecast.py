@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from inferometer.bench.priced import estimator_arguments
 from inferometer.bench.question import Question
 from inferometer.bench.registry import stack_of
 from inferometer.errors import UserError
@@ -78,16 +79,7 @@ def forecast(question: Question) -> Forecast:
         found = estimate(
             question.spec,
             place.spec,
-            batch_size=case.batch_size,
-            sequence_length=case.prompt_length,
-            decode_length=None if case.decode_length is None else case.steps + 1,
-            dtype=case.dtype,
-            quantize=case.quantize,
-            kv_dtype=case.kv_dtype or "auto",
-            tensor_parallel=case.tensor_parallel,
-            stack=stack,
-            forward_only=case.forward_only,
-            loss=case.loss,
+            **estimator_arguments(case, stack),
             admission=case.admission,
             group_size=case.group_size if case.admission is not None else None,
         )

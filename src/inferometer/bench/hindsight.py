@@ -8,8 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from inferometer.bench.priced import estimator_arguments
 from inferometer.bench.record import Record
-from inferometer.bench.registry import format_of, stack_of
+from inferometer.bench.registry import stack_of
 from inferometer.errors import UserError
 from inferometer.estimate.deviation import Deviation
 from inferometer.estimate.estimate import Estimate, estimate
@@ -103,21 +104,7 @@ def _asked(record: Record, take: Callable[..., Any]) -> Any:
     if record.admission is not None:
         raise UserError(f"admission {record.admission} is not estimated as a batch")
     options: dict[str, Any] = {} if record.link is None else {"link": record.link}
-    return take(
-        _model(record.model),
-        record.device,
-        batch_size=record.batch_size,
-        sequence_length=record.sequence_length - record.decode_only,
-        decode_length=None if record.decode_length is None else record.steps + 1,
-        dtype=record.dtype,
-        quantize=format_of(record.backend, record.quantize),
-        kv_dtype=record.kv_dtype or "auto",
-        tensor_parallel=record.tensor_parallel,
-        stack=stack,
-        forward_only=record.forward_only,
-        loss=record.loss,
-        **options,
-    )
+    return take(_model(record.model), record.device, **estimator_arguments(record, stack), **options)
 
 
 def _model(name: str) -> ModelSpec | ModelDescription:

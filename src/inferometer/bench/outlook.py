@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from inferometer.bench.case import Case
+from inferometer.bench.priced import estimator_arguments
 from inferometer.bench.record import Bound, Predicted
-from inferometer.bench.registry import format_of, stack_of
+from inferometer.bench.registry import stack_of
 from inferometer.bench.statistics import Summary
 from inferometer.errors import UserError
 from inferometer.estimate.bound import Bound as PhaseBound
@@ -75,21 +76,7 @@ def outlook(case: Case, spec: ModelSpec, device: DeviceSpec | None) -> Outlook:
     stack = stack_of(case.backend)
     if device is None or stack is None:
         return Outlook()
-    price = partial(
-        estimate,
-        spec,
-        device,
-        batch_size=case.batch_size,
-        sequence_length=case.prompt_length,
-        decode_length=None if case.decode_length is None else case.steps + 1,
-        dtype=case.dtype,
-        quantize=format_of(case.backend, case.quantize),
-        kv_dtype=case.kv_dtype or "auto",
-        tensor_parallel=case.tensor_parallel,
-        stack=stack,
-        forward_only=case.forward_only,
-        loss=case.loss,
-    )
+    price = partial(estimate, spec, device, **estimator_arguments(case, stack))
     try:
         found = price()
         ordered, blocks = _ordered(price, case, found)

@@ -184,6 +184,11 @@ class Record:
         self._check_throughput()
 
     @property
+    def prompt_length(self) -> int:
+        """As a case has it."""
+        return self.sequence_length - self.decode_only
+
+    @property
     def steps(self) -> int:
         """Decode steps: decode_length less the first token, which the prefill gives where there is one."""
         return 0 if self.decode_length is None else self.decode_length - (not self.decode_only)

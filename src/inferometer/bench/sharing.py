@@ -16,15 +16,12 @@ def together(needs: Sequence[int | None], room: int | None) -> list[list[int]]:
     What is not known (None), or does not fit beside another, is a group of its own.
     """
     groups: list[list[int]] = []
-    left = 0.0
+    held: int | None = None  # what the last group needs; None where nobody may join it
     for position, need in enumerate(needs):
-        if need is None or room is None:
-            groups.append([position])
-            left = 0.0
-        elif groups and need <= left:
+        if need is not None and room is not None and held is not None and held + need <= SHARE * room:
             groups[-1].append(position)
-            left -= need
+            held += need
         else:
             groups.append([position])
-            left = SHARE * room - need
+            held = need
     return groups

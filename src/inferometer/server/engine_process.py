@@ -5,7 +5,6 @@ Started as `python -m inferometer.server.engine_process FD PARENT`: the socket t
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import socket
@@ -16,6 +15,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, Literal, cast
 
+from inferometer.bench.lifeline import die_with
 from inferometer.errors import UserError
 from inferometer.server.frames import FrameReader, frame, receive
 from inferometer.server.messages import Begin, Command, Event, Failed, Ping, Pong, Ready
@@ -30,13 +30,11 @@ SWEEP_TOKENS: Final = 384
 reading the weights costs, so that a step beside a long prompt stays below three steps without one. (With 512, opt-6.7b on an H200 had
 steps of 5.6 ms alone and up to 17.1 beside a prompt.)"""
 
-_PR_SET_PDEATHSIG: Final = 1
-
 
 def main(arguments: list[str]) -> int:
     """The process's exit code: 0 once it was told to end, 1 where the model could not be started."""
     end, parent = socket.socket(fileno=int(arguments[0])), int(arguments[1])
-    _die_with(parent)
+    die_with(parent)
     # A terminal's interrupt and a supervisor's signal go to the whole group; when this process ends is the other one's to say.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -82,14 +80,6 @@ class _Link:
                     else:
                         self.commands.put(cast(Command, command))
         # The server's process is gone, however it ended. A sweep under way is not worth waiting for.
-        os._exit(1)
-
-
-def _die_with(parent: int) -> None:
-    """Lets the kernel end this process with the one that started it, even where that was killed while this one loads."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # gone before the kernel was asked
         os._exit(1)
 
 
