@@ -1,4 +1,4 @@
-"""Products with weights in few bits through torch's own operations: how the CPU multiplies many rows."""
+"""Products with weights in few bits through torch's own operations: how the CPU multiplies many rows, and a GPU any."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from torch.nn import functional
 
 from inferometer.kernels.quant_weight import QuantWeight
 
-_TILE = 1 << 18
-"""Numbers that are widened at once: they stay in the cache until they are read."""
+_TILE, _GPU_TILE = 1 << 18, 1 << 24
+"""Numbers that are widened at once. On a CPU they stay in the cache until they are read; on a GPU a launch must have enough to do."""
 
 
 def multiply(x: Tensor, weight: QuantWeight, bias: Tensor | None) -> Tensor:
@@ -18,7 +18,7 @@ def multiply(x: Tensor, weight: QuantWeight, bias: Tensor | None) -> Tensor:
         return _integers(x, weight, bias)
     x = rounded_rows(x, weight)
     out = x.new_empty(x.shape[0], weight.outputs)
-    step = max(1, _TILE // weight.inputs)
+    step = max(1, (_TILE if x.device.type == "cpu" else _GPU_TILE) // weight.inputs)
     for start in range(0, weight.outputs, step):
         stop = min(start + step, weight.outputs)
         tile = weight.rows(start, stop).dequantised().to(x.dtype)
