@@ -1,0 +1,142 @@
+"""The kernel for several rows and a weight in few bits, which is widened between memory and the matrix instructions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from inferometer.kernels.finish import finish
+from inferometer.kernels.peaks import peak
+from inferometer.kernels.prefetch import prefetch
+from inferometer.kernels.support import constexpr, kernel, tl
+from inferometer.kernels.widen import widen, widen_nibbles, widen_symmetric
+
+
+@kernel("rows")
+def quant_few_product(
+    x: Any, data: Any, scale: Any, zero: Any, bias: Any, residual: Any, out: Any, tops: Any, ids: Any, sums: Any, partial: Any, arrived: Any,
+    rows: Any, outputs: Any, inputs: Any, row_bytes: Any, groups: Any, x_row: Any, residual_row: Any, out_row: Any, kind: constexpr, group: constexpr, zeroed: constexpr,
+    members: constexpr, parts: constexpr, tile: constexpr, step: constexpr, stages: constexpr, even: constexpr,
+    activation: constexpr, biased: constexpr, added: constexpr, peaked: constexpr, wide: constexpr, assembled: constexpr, paired: constexpr, early: constexpr,
+) -> None:  # fmt: skip
+    """Rows padded to those of a matrix product whose other side is the weight. Each iteration takes `step` inputs, which share a scale
+    where there are groups: products of a step are scaled as they are added.
+
+    data: bytes of the weight; of nibbles, those of even inputs and of odd ones are two products. With groups `group` is a multiple of
+    `step`, or one covers all inputs. Parts as in `skinny`.
+    """
+    if early:
+        tl.extra.cuda.gdc_launch_dependents()
+    column = tl.program_id(0)
+    part = tl.program_id(1)
+    n = column * tile + tl.arange(0, tile)
+    m = tl.arange(0, members)
+    each: constexpr = 2 if kind == "int4" else 1
+    line = tl.minimum(n, outputs - 1).to(tl.int64)
+    weights = data + line[:, None] * row_bytes
+    states = x + m[:, None] * x_row
+    span = tl.cdiv(tl.cdiv(inputs, step), parts) * step
+    start = part * span
+    stop = tl.minimum(start + span, inputs)
+    products = tl.zeros([members, tile], tl.float32)
+    if early:
+        # The kernel before may still write x and the residual, not the weight: what the first iterations read comes into the cache.
+        lines: tl.constexpr = (step // each + 127) // 128
+        for stage in tl.static_range(stages + 1):
+            further = (start + stage * step) // each + tl.arange(0, lines) * 128
+            prefetch(weights + tl.minimum(further, row_bytes - 1)[None, :])
+        tl.extra.cuda.gdc_wait()
+    s, z = of_group(scale, zero, line, groups, start, stop, group, zeroed)
+    for base in tl.range(start, stop, step, num_stages=stages):
+        if kind == "int4":
+            byte = base // 2 + tl.arange(0, step // 2)
+            if even:
+                w = tl.load(weights + byte[None, :], eviction_policy="evict_first")
+            else:
+                w = tl.load(weights + byte[None, :], mask=(byte < row_bytes)[None, :], other=0, eviction_policy="evict_first")
+            # Of the next iteration, as they take as long to come as a weight that is not on its way.
+            s1, z1 = of_group(scale, zero, line, groups, base + step, stop, group, zeroed)
+            if zeroed:
+                nothing = tl.broadcast_to(z.to(x.dtype.element_ty)[:, None], (tile, step // 2))
+                low, high = widen_nibbles(w, nothing, x.dtype.element_ty, assembled)
+            else:
+                low, high = widen_symmetric(w, x.dtype.element_ty, assembled)
+            a, b = pairs(x, states, m < rows, base, inputs, step, even, paired)
+            if wide:
+                low, high, a, b = low.to(tl.float32), high.to(tl.float32), a.to(tl.float32), b.to(tl.float32)
+            found = tl.dot(a, tl.trans(low), input_precision="ieee")
+            found = tl.dot(b, tl.trans(high), found, input_precision="ieee")
+            products += found * s.to(tl.float32)[None, :]
+            s, z = s1, z1
+        else:
+            k = base + tl.arange(0, step)
+            if even:
+                w = tl.load(weights + k[None, :], eviction_policy="evict_first")
+                a = tl.load(states + k[None, :], mask=(m < rows)[:, None], other=0)
+            else:
+                w = tl.load(weights + k[None, :], mask=(k < inputs)[None, :], other=0, eviction_policy="evict_first")
+                a = tl.load(states + k[None, :], mask=(m < rows)[:, None] & (k < inputs)[None, :], other=0)
+            w = widen(w, kind, x.dtype.element_ty, assembled)
+            if wide:
+                w, a = w.to(tl.float32), a.to(tl.float32)
+            products = tl.dot(a, tl.trans(w), products, input_precision="ieee")
+    if kind != "int4":
+        products = products * tl.load(scale + tl.minimum(n, outputs - 1))[None, :]
+    n = n[None, :]
+    real = (m < rows)[:, None] & (n < outputs)
+    last = True
+    if parts > 1:
+        here = partial + column.to(tl.int64) * (parts * tile * members) + m[:, None] * tile + tl.arange(0, tile)[None, :]
+        wanted = tl.broadcast_to((m < rows)[:, None], (members, tile))
+        tl.store(here + part * (tile * members), products, mask=wanted)
+        # All threads have written before one says so.
+        tl.debug_barrier()
+        last = tl.atomic_add(arrived + column, 1, sem="acq_rel", scope="gpu") == parts - 1
+    if last:
+        if parts > 1:
+            tl.store(arrived + column, 0)
+            products = tl.zeros([members, tile], tl.float32)
+            for other in tl.static_range(parts):
+                # Not from the L1 cache: other processors have written them.
+                products += tl.load(here + other * (tile * members), mask=wanted, other=0, cache_modifier=".cg")
+        beside = residual + m[:, None] * residual_row + n
+        bias_at = bias + tl.broadcast_to(n, (members, tile))
+        rounded = finish(products, bias_at, beside, real, activation, biased, added, out.dtype.element_ty)
+        if peaked:
+            peak(rounded, n, real, m * tl.num_programs(0) + column, m < rows, tops, ids, sums)
+        else:
+            tl.store(out + m[:, None] * out_row + n, rounded, mask=real)
+
+
+@kernel()
+def of_group(
+    scale: Any, zero: Any, line: Any, groups: Any, first: Any, stop: Any, group: constexpr, zeroed: constexpr,
+) -> Any:  # fmt: skip
+    """The scales, and zero points, of the group of input `first` in the rows `line` of the weight; nothing behind `stop`."""
+    s, z = 1.0, 8.0
+    if group is not None:
+        at = line * groups + first // group
+        s = tl.load(scale + at, mask=first < stop, other=0)
+        if zeroed:
+            z = tl.load(zero + at, mask=first < stop, other=0)
+    return s, z
+
+
+@kernel()
+def pairs(
+    x: Any, states: Any, there: Any, first: Any, inputs: Any, step: constexpr, even: constexpr, paired: constexpr,
+) -> Any:  # fmt: skip
+    """(members, step / 2) each: the even inputs from `first` on, and the odd ones. paired: read two at a time."""
+    pair = tl.arange(0, step // 2)
+    k = first + 2 * pair
+    if paired:
+        both = states.to(tl.pointer_type(tl.int32)) + first // 2 + pair[None, :]
+        if even:
+            words = tl.load(both, mask=there[:, None], other=0)
+        else:
+            words = tl.load(both, mask=there[:, None] & (k < inputs)[None, :], other=0)
+        a = (words & 65535).to(tl.int16).to(x.dtype.element_ty, bitcast=True)
+        b = (words >> 16).to(tl.int16).to(x.dtype.element_ty, bitcast=True)
+    else:
+        a = tl.load(states + k[None, :], mask=there[:, None] & (k < inputs)[None, :], other=0)
+        b = tl.load(states + k[None, :] + 1, mask=there[:, None] & (k + 1 < inputs)[None, :], other=0)
+    return a, b
