@@ -7,7 +7,14 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from inferometer.cli.options import add_admission_options, add_model_options, add_sampling_options, at_least, sampling_params
+from inferometer.cli.options import (
+    add_admission_options,
+    add_format_options,
+    add_model_options,
+    add_sampling_options,
+    at_least,
+    sampling_params,
+)
 from inferometer.errors import UserError
 
 if TYPE_CHECKING:
@@ -35,6 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     penalties.add_argument("--presence-penalty", type=float, metavar="F", help="taken off a token's score once it was generated")
     add_admission_options(parser, default="continuous", meaning="continuous")
     add_model_options(parser)
+    add_format_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document when all is done, instead of streaming")
 
 
@@ -59,6 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         device=arguments.device,
         weights=cast(Literal["auto", "dummy"], arguments.weights),
         tokenizer=arguments.tokenizer,
+        quantize=arguments.quantize,
         admission=arguments.admission,
         group_size=arguments.group_size,
         num_groups=arguments.num_groups,

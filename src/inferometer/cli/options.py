@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from inferometer.errors import UserError
+from inferometer.model.formats import ROUNDED_FORMATS
 from inferometer.schedule.admission import ADMISSIONS
 from inferometer.schedule.groups import GROUP_SIZE
 from inferometer.schedule.sampling import SEEDS, SamplingParams
@@ -28,6 +29,12 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         "--deterministic", action="store_true", help="equal to the bit in any batch: a prompt's tokens and log-probabilities"
     )
     group.add_argument("--seed", type=seed, default=0, help="of dummy weights, random prompts and sampling (default: 0)")
+
+
+def add_format_options(parser: argparse.ArgumentParser) -> None:
+    """In what formats the model is held."""
+    group = parser.add_argument_group("formats")
+    group.add_argument("--quantize", metavar="FORMAT", help=f"of the layers' matrices: {', '.join(ROUNDED_FORMATS)}")
 
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:

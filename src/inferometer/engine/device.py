@@ -10,6 +10,7 @@ import torch
 from inferometer.errors import UserError
 from inferometer.hardware.host import Host, read_host
 from inferometer.kernels.support import usable
+from inferometer.model.formats import ROUNDED_FORMATS, WeightFormat, weight_format
 from inferometer.nn.numerics import Numerics
 
 DTYPES: dict[str, torch.dtype] = {
@@ -72,6 +73,16 @@ def resolve_numerics(device: torch.device, *, deterministic: bool) -> Numerics:
             "--deterministic on a GPU needs Triton and compute capability 7.5 or higher; pip install triton, or use --device cpu"
         )
     return Numerics.INVARIANT if deterministic else Numerics.FASTEST
+
+
+def resolve_quantize(name: str | None) -> WeightFormat | None:
+    """The format for a --quantize value, None for none. "bitsandbytes" is int8 here. Raises UserError for an unknown name."""
+    if name is None:
+        return None
+    form = weight_format("int8" if name == "bitsandbytes" else name, "float32")
+    if form.name not in ROUNDED_FORMATS:
+        raise UserError(f"--quantize {name} is how a checkpoint is stored, and this one is not; use one of {', '.join(ROUNDED_FORMATS)}")
+    return form
 
 
 def supports(device: torch.device, dtype: torch.dtype) -> bool:

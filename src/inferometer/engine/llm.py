@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 import torch
 
-from inferometer.engine.device import resolve_device, resolve_dtype, resolve_numerics
+from inferometer.engine.device import resolve_device, resolve_dtype, resolve_numerics, resolve_quantize
 from inferometer.engine.engine import PAGE_SIZE, SEATS, SWEEP_TOKENS, Engine
 from inferometer.engine.memory import check_weights, page_budget
 from inferometer.engine.pooling import Pooling, pool, read_pooling
@@ -25,6 +25,7 @@ from inferometer.errors import UserError
 from inferometer.model.description import describe, with_weights
 from inferometer.model.families import family
 from inferometer.nn.batch import prompt_batch
+from inferometer.nn.formats.layout import QuantLayout, layouts
 from inferometer.nn.load import load, open_source
 from inferometer.nn.names import fitted
 from inferometer.nn.numerics import Numerics
@@ -49,6 +50,8 @@ class LLM:
     revision: of a model of the Hub: a branch, tag or commit; None for main.
     weights: "auto" reads the checkpoint, "dummy" makes seeded random ones on the device.
     tokenizer: a folder, file or "byte"; None for the model's own ("byte" with dummy weights).
+    quantize: the format that the layers' matrices are rounded to as they are read: int8, w8a8, int4-g32, int4-g64 (also int4), int4-g128,
+    each of these with -sym, or fp8; None for as they are.
     admission: which requests enter at which sweep: "continuous" (as room comes free), "zigzag" (a block of num_groups groups of
     group_size requests enters and leaves together), "diagonal" (a group enters at every sweep), "row" (one group at a time). All give
     the same tokens.
@@ -67,6 +70,7 @@ class LLM:
         device: str = "auto",
         weights: Literal["auto", "dummy"] = "auto",
         tokenizer: str | Path | None = None,
+        quantize: str | None = None,
         admission: str = "continuous",
         group_size: int | None = None,
         num_groups: int | None = None,
@@ -87,14 +91,16 @@ class LLM:
         self.device = resolve_device(device)
         numerics = resolve_numerics(self.device, deterministic=deterministic)
         resolve_dtype(dtype, self.device, None)  # a wrong --dtype is told before any file is opened
+        weights_in = resolve_quantize(quantize)
         described = describe(None if model is None else str(model), config_only=weights == "dummy", revision=revision)
         self.description = described if weights == "dummy" else with_weights(described, revision=revision)
         with closing(open_source(self.description, weights=weights, seed=seed)) as source:
             kind = family(self.description.spec.family)
             self.spec = fitted(self.description.spec, source, kind)
             self.dtype = resolve_dtype(dtype, self.device, source.dtype)
-            check_weights(self.spec, self.device, self.dtype)
-            self.model = Transformer(self.spec, self.device, self.dtype, numerics)
+            check_weights(self.spec, self.device, self.dtype, weights_in)
+            quantised = None if weights_in is None else layouts(self.spec, QuantLayout.of(weights_in, self.device))
+            self.model = Transformer(self.spec, self.device, self.dtype, numerics, quantised)
             load(self.model, source, kind)
         self.model.pack()
         if tokenizer is None and weights == "dummy":
@@ -183,6 +189,11 @@ class LLM:
                 batch = prompt_batch([rows[i] for i in part], self.device)
                 out[part] = pool(self.model, self.model.sweep(batch), batch, how).cpu()
         return out.numpy()
+
+    @torch.inference_mode()
+    def hidden_states(self, token_ids: Sequence[int]) -> torch.Tensor:
+        """(tokens, hidden) on the device: what `model.logits` makes the distribution after each token of."""
+        return self.model.sweep(prompt_batch([token_ids], self.device))
 
     def close(self) -> None:
         """Drops all requests and frees the cache."""

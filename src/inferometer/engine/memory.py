@@ -9,7 +9,8 @@ import torch
 from inferometer.engine.engine import Engine
 from inferometer.errors import UserError
 from inferometer.hardware.host_memory import free_host_bytes
-from inferometer.model.parameters import parameter_count
+from inferometer.model.footprint import resident_weight_bytes
+from inferometer.model.formats import Formats, WeightFormat
 from inferometer.model.spec import ModelSpec
 from inferometer.nn.cache import PagedCache
 from inferometer.nn.transformer import Transformer
@@ -21,17 +22,18 @@ class WeightsTooLargeError(UserError, MemoryError):
     """The weights have no room; the message says how much they need and how much is free."""
 
 
-def check_weights(spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> None:
-    """Raises WeightsTooLargeError where the host lacks the memory for the weights.
+def check_weights(spec: ModelSpec, device: torch.device, dtype: torch.dtype, weights: WeightFormat | None = None) -> None:
+    """Raises WeightsTooLargeError where the host lacks the memory for the weights, in few bits if `weights` says so.
 
     The system grants a process more than there is and kills it when it writes there, so that nobody could say what happened. A GPU
     refuses by itself.
     """
     if device.type != "cpu":
         return
-    needed, free = parameter_count(spec) * dtype.itemsize, free_host_bytes()
+    name = str(dtype).removeprefix("torch.")
+    needed, free = resident_weight_bytes(spec, Formats(dtype=name, weights=weights)), free_host_bytes()
     if needed > free:
-        name = str(dtype).removeprefix("torch.")
+        name = name if weights is None else weights.name
         raise WeightsTooLargeError(
             f"the weights of {spec.name} in {name} need {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB of this machine's memory are "
             "free; use a smaller model, or ask `inferometer estimate` where it fits"

@@ -48,7 +48,7 @@ def tune(model: Transformer, rows: Sequence[int] = BUCKETS, *, seconds: float = 
     maps: dict[tuple[int, int], list[Linear | Head]] = defaultdict(list)
     normed: set[tuple[int, int]] = set()
     for module in model.modules():
-        if isinstance(module, Linear | Head):
+        if isinstance(module, Head) or (isinstance(module, Linear) and module.quant is None):
             maps[_size(_weight(module, model))].append(module)
         elif isinstance(module, Layer):
             normed.update(_size(linear.weight) for linear in module.normed_maps)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -81,6 +81,11 @@ class QuantWeight:
     def nbytes(self) -> int:
         """Bytes of all of it."""
         return sum(tensor.nbytes for tensor in self.tensors)
+
+    def rows(self, start: int, stop: int) -> QuantWeight:
+        """Some of its outputs; a view."""
+        zero = None if self.zero is None else self.zero[start:stop]
+        return replace(self, data=self.data[start:stop], scale=self.scale[start:stop], zero=zero)
 
     def levels(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """(outputs, inputs): the numbers as they are stored, before scales and zero points, columns in stored order."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Literal
 
 from inferometer.errors import UserError
 from inferometer.model.spec import ModelSpec
@@ -21,6 +22,7 @@ class WeightFormat:
     bits: of one element. group: how many elements of a row share a scale; None, a whole row does. scale_bits: what a group (or row)
     keeps beside its elements: its scale, and its zero point if it has one; 0 for a format without scales.
     compute: the operands' type in a matrix product; None, the activations' (the elements are widened on the way).
+    element: what is stored: "float" in the activations' type, "int8", "int4", or "fp8" (e4m3).
     """
 
     name: str
@@ -28,6 +30,12 @@ class WeightFormat:
     group: int | None = None
     scale_bits: int = 0
     compute: str | None = None
+    element: Literal["float", "int8", "int4", "fp8"] = "float"
+
+    @property
+    def asymmetric(self) -> bool:
+        """Whether groups have zero points."""
+        return self.group is not None and self.scale_bits > 16
 
     def matrix_bytes(self, rows: int, columns: int) -> int:
         """Bytes of a (rows, columns) matrix, each row padded to whole bytes and whole groups."""
@@ -40,20 +48,22 @@ def native(dtype: str) -> WeightFormat:
     return WeightFormat(name=dtype, bits=8 * DTYPE_BYTES[dtype])
 
 
-# Scales are 16 bits, as every kernel for these formats reads them; a zero point is 4 bits packed (gptq, awq) or a 16-bit offset.
+# A row's scale is 32 bits, a group's 16, and so is its zero point: whole numbers in 4 bits would cost accuracy.
 _QUANTIZED = {
-    "int8": WeightFormat(name="int8", bits=8, scale_bits=16),
-    "w8a8": WeightFormat(name="w8a8", bits=8, scale_bits=32, compute="int8"),
-    "fp8": WeightFormat(name="fp8", bits=8, scale_bits=32, compute="fp8"),
-    "bitsandbytes": WeightFormat(name="bitsandbytes", bits=8, scale_bits=32),
-    "gptq": WeightFormat(name="gptq", bits=4, group=128, scale_bits=20),
-    "awq": WeightFormat(name="awq", bits=4, group=128, scale_bits=20),
+    "int8": WeightFormat(name="int8", bits=8, scale_bits=32, element="int8"),
+    "w8a8": WeightFormat(name="w8a8", bits=8, scale_bits=32, compute="int8", element="int8"),
+    "fp8": WeightFormat(name="fp8", bits=8, scale_bits=32, compute="fp8", element="fp8"),
+    "bitsandbytes": WeightFormat(name="bitsandbytes", bits=8, scale_bits=32, element="int8"),
+    "gptq": WeightFormat(name="gptq", bits=4, group=128, scale_bits=32, element="int4"),
+    "awq": WeightFormat(name="awq", bits=4, group=128, scale_bits=32, element="int4"),
 } | {
-    f"int4-g{group}{suffix}": WeightFormat(name=f"int4-g{group}{suffix}", bits=4, group=group, scale_bits=scale_bits)
+    f"int4-g{group}{suffix}": WeightFormat(name=f"int4-g{group}{suffix}", bits=4, group=group, scale_bits=scale_bits, element="int4")
     for group in (32, 64, 128)
     for suffix, scale_bits in (("", 32), ("-sym", 16))
 }
 QUANTIZED_FORMATS = tuple(_QUANTIZED)
+ROUNDED_FORMATS = tuple(name for name in _QUANTIZED if name not in ("bitsandbytes", "gptq", "awq"))
+"""Those that weights are rounded to here; gptq and awq are what a checkpoint has been rounded to."""
 
 
 def weight_format(quantize: str | None, dtype: str) -> WeightFormat:

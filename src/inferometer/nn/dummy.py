@@ -41,6 +41,9 @@ class DummySource:
     def tensors(self) -> Mapping[str, tuple[int, ...]]:
         return self._shapes
 
+    def finest(self, dtype: torch.dtype) -> torch.dtype:
+        return dtype  # drawn in another, the numbers would be others
+
     def read(self, name: str, device: torch.device | str, dtype: torch.dtype) -> Tensor:
         # sha256, since Python's own hash of a string differs between processes; manual_seed takes 64 bits.
         digest = sha256(f"{self._seed}/{name}".encode()).digest()

@@ -190,6 +190,8 @@ class FewTokens:
     def _linear(self, linear: Linear) -> _Linear:
         outputs, inputs = linear.weight.shape
         bias = self._hold(_wide(linear.bias))
+        if linear.quant is not None:
+            raise ValueError("a weight in few bits")
         if linear.packed is None:
             if not linear.weight.is_contiguous():
                 raise ValueError("a weight whose rows do not follow each other")

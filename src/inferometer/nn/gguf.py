@@ -51,6 +51,9 @@ class GgufSource:
     def tensors(self) -> Mapping[str, tuple[int, ...]]:
         return {name: stored.shape for name, stored in self._tensors.items()}
 
+    def finest(self, dtype: torch.dtype) -> torch.dtype:
+        return torch.float32
+
     def read(self, name: str, device: torch.device | str, dtype: torch.dtype) -> Tensor:
         stored = self._tensors[name]
         return _undo(self._dequantise(stored.tensor, device, dtype), stored)

@@ -24,7 +24,9 @@ from inferometer.kernels.activation import ACTIVATIONS
 from inferometer.kernels.cancelling import same_bits
 from inferometer.kernels.gate import gate, gate_torch
 from inferometer.kernels.invariant_linear import Form, invariant_linear_triton
+from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.model.spec import Activation
+from inferometer.nn.formats.product import rounded_rows
 
 Multiply = Callable[[Tensor], Tensor]
 """x (rows, inputs) -> x weight^T + bias, (rows, outputs)."""
@@ -90,6 +92,23 @@ class BlockProduct:
             parts.append(self.multiply(_block(x[start : start + size], size))[: rows - start])
             start += size
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class WidenedProduct:
+    """With a weight in few bits, which is widened as a whole for each call. make: the product with a wide weight of its shape. gating:
+    that one's `gate`."""
+
+    quant: QuantWeight
+    make: Callable[[Tensor], Product]
+    gating: Callable[[Tensor, Activation], Tensor]
+
+    def __call__(self, x: Tensor, *, activation: Activation | None = None, residual: Tensor | None = None) -> Tensor:
+        wide = self.make(self.quant.dequantised().to(x.dtype))
+        return wide(rounded_rows(x, self.quant), activation=activation, residual=residual)
+
+    def gate(self, inner: Tensor, activation: Activation) -> Tensor:
+        return self.gating(inner, activation)
 
 
 def agreeing_sizes(multiply: Multiply, x: Tensor) -> tuple[int, ...]:

@@ -10,10 +10,12 @@ from torch.nn import functional
 
 from inferometer.kernels.finish import finish_torch
 from inferometer.kernels.norm import NormWeights
+from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.kernels.skinny import skinny_triton
 from inferometer.kernels.skinny_choice import Launches, launch_for
 from inferometer.kernels.skinny_launch import Tiling
 from inferometer.model.spec import Activation
+from inferometer.nn.formats.product import multiply
 from inferometer.nn.invariant import Product
 from inferometer.nn.packed import Packed
 
@@ -25,6 +27,7 @@ class Linear(nn.Module):
     """A linear map whose weight is (outputs, inputs); left uninitialised for the loader.
 
     launches: how few rows are computed on a GPU, where that has been measured (`engine/tuning.py`).
+    quant: the weight in few bits, of which `weight` is then only the shape.
     product: what computes every row in the same way, in a model of invariant numerics.
     """
 
@@ -33,18 +36,19 @@ class Linear(nn.Module):
         self.weight = nn.Parameter(torch.empty(outputs, inputs), requires_grad=False)
         self.bias = nn.Parameter(torch.empty(outputs), requires_grad=False) if bias else None
         self.packed: Packed | None = None
+        self.quant: QuantWeight | None = None
         self.launches: Launches = {}
         self.product: Product | None = None
 
     def pack(self) -> None:
         """Replaces the weight by its packed form, where that is possible: no second copy is kept, `weight` is left a shape."""
-        if Packed.possible(self.weight):
+        if self.quant is None and Packed.possible(self.weight):
             self.packed = Packed(self.weight)
             self.weight = nn.Parameter(self.weight.to("meta"), requires_grad=False)
 
     def launch(self, x: Tensor) -> Tiling | None:
         """How a launch of its own computes so few rows, with all that follows; None where torch's operations do."""
-        return None if self.packed is not None else launch_for(x, self.weight, self.launches)
+        return None if self.packed is not None or self.quant is not None else launch_for(x, self.weight, self.launches)
 
     def takes_residual(self, x: Tensor) -> bool:
         """Whether `forward` would add a residual in its own launch."""
@@ -61,6 +65,8 @@ class Linear(nn.Module):
         """(tokens, inputs) -> (tokens, outputs): activation(x weight^T + bias) + residual."""
         if self.product is not None:
             return self.product(x, activation=activation, residual=residual)
+        if self.quant is not None:
+            return finish_torch(multiply(x, self.quant, self.bias), activation, residual)
         if self.packed is not None:
             return finish_torch(self.packed(x, self.bias), activation, residual)
         launch = self.launch(x)

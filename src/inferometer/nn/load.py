@@ -11,11 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from inferometer.errors import ModelError, UserError
+from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.model.checkpoint import Family, Piece
 from inferometer.model.description import ModelDescription, with_weights
 from inferometer.model.families import family as family_named
 from inferometer.model.spec import ModelSpec
 from inferometer.nn.dummy import DummySource
+from inferometer.nn.formats.rounding import round_into
 from inferometer.nn.gguf import GgufSource
 from inferometer.nn.layouts import rows_of, to_parameter
 from inferometer.nn.names import resolve
@@ -84,35 +86,49 @@ def load(model: Transformer, source: CheckpointSource, family: Family, *, device
     Parameters on the meta device are created on `device`; the others stay where they are. Raises ModelError, naming tensors and
     file, where the two do not match (before anything is read), a tensor cannot be read, or a norm's weight is not finite.
     """
+    quantised = model.quantised
     for name, parameter in list(model.named_parameters()):
-        if parameter.is_meta:
+        if parameter.is_meta and name not in quantised:
             owner, _, attribute = name.rpartition(".")
             created = nn.Parameter(torch.empty_like(parameter, device=device), requires_grad=False)
             setattr(model.get_submodule(owner), attribute, created)
-    fill(dict(model.named_parameters()), model.spec, source, family)
+    fill({**dict(model.named_parameters()), **quantised}, model.spec, source, family, model.dtype)
 
 
 @torch.no_grad()
-def fill(targets: Mapping[str, Tensor], spec: ModelSpec, source: CheckpointSource, family: Family) -> None:
+def fill(
+    targets: Mapping[str, Tensor | QuantWeight],
+    spec: ModelSpec,
+    source: CheckpointSource,
+    family: Family,
+    dtype: torch.dtype | None = None,
+) -> None:
     """Fills tensors, by parameter name, from `source`; `targets` may be some of the parameters only, each with its full shape.
 
-    Beside them one checkpoint tensor exists at a time. Raises ModelError as `load` does.
+    Those in few bits are rounded from the source's own numbers (dummy ones are drawn in `dtype`, the model's). Beside the targets one
+    checkpoint tensor exists at a time. Raises ModelError as `load` does.
     """
     names = resolve(spec, source, family)
     # By file, as a source may keep only one open; the sort keeps the order within a file.
     jobs = sorted(_jobs(targets, spec, family), key=lambda job: source.where(names[job.piece.tensor]))
-    finite: list[tuple[_Job, Tensor]] = []
+    finite: list[tuple[_Job, Tensor, torch.dtype]] = []
     for job in jobs:
-        rows = job.rows
-        rows.copy_(to_parameter(source.read(names[job.piece.tensor], rows.device, rows.dtype), job.piece, spec))
+        rows, name = job.rows, names[job.piece.tensor]
+        if isinstance(rows, QuantWeight):
+            exact = source.read(name, rows.device, source.finest(dtype or torch.float32))
+            round_into(rows, to_parameter(exact, job.piece, spec))
+            finite.append((job, rows.scale.isfinite().all(), rows.scale.dtype))
+            continue
+        rows.copy_(to_parameter(source.read(name, rows.device, rows.dtype), job.piece, spec))
         if job.parameter.endswith("norm.weight"):
-            finite.append((job, rows.isfinite().all()))
-    # Norms alone: few numbers, yet where a file is garbage or the dtype too narrow they show it. Looked at last: one wait, not many.
-    bad = [job for job, good in finite if not good]
+            finite.append((job, rows.isfinite().all(), rows.dtype))
+    # Norms and scales alone: few numbers, yet where a file is garbage or the dtype too narrow they show it. Looked at last: one wait,
+    # not many.
+    bad = [(job, narrow) for job, good, narrow in finite if not good]
     if bad:
-        name, dtype = names[bad[0].piece.tensor], str(bad[0].rows.dtype).removeprefix("torch.")
+        name, kind = names[bad[0][0].piece.tensor], str(bad[0][1]).removeprefix("torch.")
         more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
-        raise ModelError(f"{source.where(name)}: the tensor {name}{more} holds numbers that are not finite in {dtype}")
+        raise ModelError(f"{source.where(name)}: the tensor {name}{more} holds numbers that are not finite in {kind}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,15 +136,16 @@ class _Job:
     """One piece and the rows of the parameter that it fills."""
 
     parameter: str
-    rows: Tensor
+    rows: Tensor | QuantWeight
     piece: Piece
 
 
-def _jobs(targets: Mapping[str, Tensor], spec: ModelSpec, family: Family) -> Iterator[_Job]:
+def _jobs(targets: Mapping[str, Tensor | QuantWeight], spec: ModelSpec, family: Family) -> Iterator[_Job]:
     pieces = family.pieces(spec)
     for parameter, target in targets.items():
         row = 0
         for piece in pieces[parameter]:
-            yield _Job(parameter, target[row : row + rows_of(piece)], piece)
-            row += rows_of(piece)
+            stop = row + rows_of(piece)
+            yield _Job(parameter, target.rows(row, stop) if isinstance(target, QuantWeight) else target[row:stop], piece)
+            row = stop
         assert row == target.shape[0], f"the pieces of {parameter} fill {row} of {target.shape[0]} rows"

@@ -10,7 +10,8 @@ from torch.nn import functional
 
 from inferometer.kernels.cancelling import cancelling
 from inferometer.kernels.invariant_linear import Form, agreeing_forms
-from inferometer.nn.invariant import BlockProduct, KernelProduct, Multiply, Product, agreeing_sizes
+from inferometer.kernels.quant_weight import QuantWeight
+from inferometer.nn.invariant import BlockProduct, KernelProduct, Multiply, Product, WidenedProduct, agreeing_sizes
 from inferometer.nn.packed import Packed
 
 ROWS = 2
@@ -31,9 +32,14 @@ class ProductChoice:
         self._sizes: dict[Shape, tuple[int, ...]] = {}
 
     @torch.inference_mode()
-    def product(self, weight: Tensor, bias: Tensor | None = None, packed: Packed | None = None) -> Product:
-        """The product with a weight (outputs, inputs), of which only the shape counts where there is its packed form."""
+    def product(
+        self, weight: Tensor, bias: Tensor | None = None, packed: Packed | None = None, quant: QuantWeight | None = None
+    ) -> Product:
+        """The product with a weight (outputs, inputs), of which only the shape counts where there is another form of it."""
         outputs, inputs = weight.shape
+        if quant is not None:
+            make = partial(self.product, bias=bias)
+            return WidenedProduct(quant, make, make(weight).gate)
         if self._device.type == "cuda":
             shape = outputs, inputs, False, False
             if shape not in self._forms:

@@ -51,6 +51,9 @@ class SafetensorsSource:
     def tensors(self) -> Mapping[str, tuple[int, ...]]:
         return self._shapes
 
+    def finest(self, dtype: torch.dtype) -> torch.dtype:
+        return torch.float32
+
     def read(self, name: str, device: torch.device | str, dtype: torch.dtype) -> Tensor:
         from safetensors import SafetensorError
 

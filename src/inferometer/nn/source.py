@@ -23,6 +23,10 @@ class CheckpointSource(Protocol):
         """Shape by name, without reading any data."""
         ...
 
+    def finest(self, dtype: torch.dtype) -> torch.dtype:
+        """The type to read in for numbers that are rounded afterwards, where a model's own type is `dtype`."""
+        ...
+
     def read(self, name: str, device: torch.device | str, dtype: torch.dtype) -> Tensor:
         """The tensor on `device` in `dtype`; do not write to it, it may be the file itself.
 

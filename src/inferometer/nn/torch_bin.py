@@ -59,6 +59,9 @@ class TorchBinSource:
     def tensors(self) -> Mapping[str, tuple[int, ...]]:
         return {name: shape for name, (_, shape) in self._stored.items()}
 
+    def finest(self, dtype: torch.dtype) -> torch.dtype:
+        return torch.float32
+
     def read(self, name: str, device: torch.device | str, dtype: torch.dtype) -> Tensor:
         file = self._files[name]
         tensor = self._load(file)[name]

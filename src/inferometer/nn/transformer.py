@@ -10,12 +10,14 @@ from torch.nn import functional
 
 from inferometer.errors import ModelError
 from inferometer.kernels.log_softmax import log_softmax
+from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.kernels.token_rows import Places
 from inferometer.model.spec import LearnedPositions, ModelSpec, Rotary
 from inferometer.nn.attention import sweep_context
 from inferometer.nn.batch import RaggedBatch
 from inferometer.nn.cache import PagedCache
 from inferometer.nn.few_tokens import FewTokens
+from inferometer.nn.formats.layout import Layouts
 from inferometer.nn.head import Head, padded_rows
 from inferometer.nn.layers import Layer, Norm
 from inferometer.nn.linear import Linear
@@ -72,12 +74,20 @@ class Transformer(nn.Module):
     """A decoder or encoder after `spec`. Its state_dict holds exactly the tensors of model.parameters, uninitialised.
 
     numerics: how sums are taken; a model of invariant numerics is packed (`pack`) before it runs.
+    quantised: which matrices are kept in few bits, by name; their parameters are then shapes without numbers.
 
     Memory is taken at construction on `device` in `dtype`; raises torch.OutOfMemoryError where there is too little, ModelError for a
     spec that is only estimated.
     """
 
-    def __init__(self, spec: ModelSpec, device: torch.device, dtype: torch.dtype, numerics: Numerics = Numerics.FASTEST) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        device: torch.device,
+        dtype: torch.dtype,
+        numerics: Numerics = Numerics.FASTEST,
+        quantised: Layouts | None = None,
+    ) -> None:
         super().__init__()
         if spec.unrun is not None:
             raise ModelError(f"{spec.name} is estimated only: {spec.unrun} cannot be run; use a model of another family")
@@ -90,11 +100,36 @@ class Transformer(nn.Module):
             self.final_norm = Norm(spec) if spec.final_norm else None
             self.pooler = Linear(spec.hidden, spec.hidden, bias=True) if spec.pooler else None
             self.head = None if spec.encoder else Head(spec)
-        self.to(dtype).to_empty(device=device)
+        self.to(dtype)
+        self._allocate(device, quantised or {})
         self.rotary = RotaryEmbedding(spec.positions, spec.head_size, device) if isinstance(spec.positions, Rotary) else None
         self.residency: Residency = AllResident()
         self.few_tokens: FewTokens | None = None
         self.eval()
+
+    def _allocate(self, device: torch.device, quantised: Layouts) -> None:
+        """Takes the memory of all parameters. Raises KeyError for the name of a matrix that is none of a linear map."""
+        for name, layout in quantised.items():
+            linear = self.get_submodule(name.removesuffix(".weight"))
+            assert isinstance(linear, Linear)
+            linear.quant = layout.empty(linear.weight.shape[0], linear.weight.shape[1], device)
+        for module in self.modules():
+            for name, parameter in module.named_parameters(recurse=False):
+                if not (name == "weight" and isinstance(module, Linear) and module.quant is not None):
+                    setattr(module, name, nn.Parameter(torch.empty_like(parameter, device=device), requires_grad=False))
+
+    @property
+    def quantised(self) -> dict[str, QuantWeight]:
+        """The matrices in few bits, by the names of their parameters."""
+        maps = ((name, module) for name, module in self.named_modules() if isinstance(module, Linear))
+        return {f"{name}.weight": module.quant for name, module in maps if module.quant is not None}
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes that all weights take."""
+        quantised = self.quantised
+        plain = sum(parameter.nbytes for name, parameter in self.named_parameters() if name not in quantised)
+        return plain + sum(weight.nbytes for weight in quantised.values())
 
     @property
     def dtype(self) -> torch.dtype:
@@ -126,7 +161,7 @@ class Transformer(nn.Module):
         choice = ProductChoice(self.device, self.dtype)
         for module in self.modules():
             if isinstance(module, Linear):
-                module.product = choice.product(module.weight, module.bias, module.packed)
+                module.product = choice.product(module.weight, module.bias, module.packed, module.quant)
             elif isinstance(module, Head):
                 module.product = choice.product(self.embedding.token.weight if module.weight is None else module.weight)
 

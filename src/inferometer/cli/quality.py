@@ -1,0 +1,104 @@
+"""`inferometer quality`: what a number format costs a model, in perplexity on a text."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from inferometer.cli.options import add_format_options, at_least
+from inferometer.cli.progress import Bar
+from inferometer.errors import UserError
+
+if TYPE_CHECKING:
+    from inferometer.engine.llm import LLM
+
+WINDOW = 1024
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="Hub id, folder, .gguf file or preset (default: the embedded model)")
+    parser.add_argument("--file", type=Path, required=True, metavar="TEXT", help="a text in UTF-8 that the models predict token by token")
+    parser.add_argument("--reference", metavar="MODEL", help="what to compare with (default: MODEL as it is stored)")
+    parser.add_argument(
+        "--sequence-length", type=at_least(2), metavar="N", help=f"tokens of the windows that the text is cut into (default: {WINDOW})"
+    )
+    add_format_options(parser)
+    parser.add_argument("--tokenizer", metavar="PATH", help="a tokenizer's folder or file (default: the model's)")
+    parser.add_argument("--dtype", default="auto", help="of activations, in both models (default: float32 on a CPU, else the checkpoint's)")
+    parser.add_argument("--device", default="auto", metavar="auto|cpu|cuda[:N]", help="where to run (default: the first GPU, else the CPU)")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints perplexities, divergence and agreement."""
+    if arguments.quantize is None and arguments.reference is None:
+        raise UserError("quality compares a format with the model as it is: give --quantize, or --reference MODEL")
+    text = _text(arguments.file)
+
+    from inferometer.engine.device import resolve_device
+    from inferometer.engine.llm import LLM
+    from inferometer.engine.quality import quality
+
+    device = str(resolve_device(arguments.device))
+    dtype = "float32" if arguments.dtype == "auto" and device == "cpu" else arguments.dtype
+    other = LLM(arguments.model, quantize=arguments.quantize, dtype=dtype, device=device, tokenizer=arguments.tokenizer)
+    if other.spec.encoder:
+        raise UserError(f"{other.spec.name} is an encoder and predicts no tokens; use a decoder")
+    dtype = str(other.dtype).removeprefix("torch.")
+    reference = LLM(arguments.reference or arguments.model, dtype=dtype, device=device, tokenizer=arguments.tokenizer)
+    tokens, window = _tokens(other, text), _window(other, arguments.sequence_length)
+    with closing(Bar("quality")) as bar:
+        bar.start(len(tokens))
+        found = quality(reference, other, tokens, window, bar.advance)
+    answer = {
+        "model": other.spec.name,
+        "quantize": arguments.quantize,
+        "dtype": dtype,
+        "sequence_length": window,
+        **{name: value if math.isfinite(value) else None for name, value in asdict(found).items()},
+    }
+    if arguments.json:
+        print(json.dumps(answer, indent=2, allow_nan=False))
+        return 0
+    change = 100 * (found.perplexity / found.reference_perplexity - 1)
+    print(f"perplexity            {found.perplexity:.4f} ({change:+.2f} %)")
+    print(f"reference perplexity  {found.reference_perplexity:.4f}")
+    print(f"KL divergence         {found.kl_divergence:.6f} nats a token")
+    print(f"top-1 agreement       {100 * found.top1_agreement:.2f} %")
+    print(f"tokens                {found.tokens} in windows of {window}")
+    return 0
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"--file {file}: {error.strerror or error}; give a text file") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"--file {file} is not UTF-8 text at byte {error.start}; convert it first") from None
+
+
+def _tokens(llm: LLM, text: str) -> list[int]:
+    if llm.tokenizer is None:
+        raise UserError(f"{llm.spec.name} has no tokenizer; name one with --tokenizer PATH")
+    tokens = llm.tokenizer.encode(text)
+    if len(tokens) < 2:
+        raise UserError("--file has fewer than two tokens; give a longer text")
+    wrong = next((token for token in tokens if not 0 <= token < llm.spec.vocabulary), None)
+    if wrong is not None:
+        raise UserError(f"the tokenizer gives token {wrong}, and {llm.spec.name} has {llm.spec.vocabulary}; name its own with --tokenizer")
+    return tokens
+
+
+def _window(llm: LLM, asked: int | None) -> int:
+    limit = llm.context_limit
+    if asked is not None and limit is not None and asked > limit:
+        raise UserError(f"--sequence-length {asked} is more than the {limit} tokens that {llm.spec.name} can hold; use at most {limit}")
+    wanted = WINDOW if asked is None else asked
+    return wanted if limit is None else min(wanted, limit)

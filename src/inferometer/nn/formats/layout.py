@@ -1,0 +1,82 @@
+"""Which of a model's matrices are kept in few bits, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from inferometer.kernels.quant_weight import DATA_DTYPES, Activations, Kind, QuantWeight
+from inferometer.kernels.support import capability
+from inferometer.model.formats import WeightFormat
+from inferometer.model.parameters import parameters
+from inferometer.model.spec import ModelSpec
+
+FP8_CAPABILITY = (8, 9)
+"""The lowest that multiplies e4m3 (Ada)."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuantLayout:
+    """A `QuantWeight` without its numbers; the fields are that one's. zero, ordered: whether it has zero points, and an order of inputs.
+
+    scale: its type.
+    """
+
+    kind: Kind
+    group: int | None = None
+    zero: bool = False
+    ordered: bool = False
+    scale: torch.dtype = torch.float32
+    activations: Activations = "wide"
+
+    @classmethod
+    def of(cls, form: WeightFormat, device: torch.device) -> QuantLayout:
+        """What weights are rounded to for a format on a device. Raises ValueError for a format of plain numbers."""
+        if form.element == "int4":
+            return cls("int4", form.group, zero=form.asymmetric, scale=torch.float16)
+        if form.element == "int8":
+            return cls("int8", activations="int8" if form.compute == "int8" else "wide")
+        if form.element == "fp8":
+            return cls("fp8", activations="fp8" if capability(device) >= FP8_CAPABILITY else "wide")
+        raise ValueError(f"{form.name} is no format of few bits")
+
+    def empty(self, outputs: int, inputs: int, device: torch.device | str) -> QuantWeight:
+        """A weight of so many numbers, uninitialised."""
+        scales = (outputs,) if self.group is None else (outputs, -(-inputs // self.group))
+        columns = -(-inputs // 2) if self.kind == "int4" else inputs
+        return QuantWeight(
+            kind=self.kind,
+            inputs=inputs,
+            data=torch.empty(outputs, columns, dtype=DATA_DTYPES[self.kind], device=device),
+            scale=torch.empty(scales, dtype=self.scale, device=device),
+            zero=torch.empty(scales, dtype=self.scale, device=device) if self.zero else None,
+            group=self.group,
+            order=torch.empty(inputs, dtype=torch.int32, device=device) if self.ordered else None,
+            activations=self.activations,
+        )
+
+
+Layouts = Mapping[str, QuantLayout]
+"""By the parameter's name; what is not named is plain."""
+
+
+def layouts(spec: ModelSpec, layout: QuantLayout) -> Layouts:
+    """Every matrix of every layer in one layout."""
+    return dict.fromkeys(layer_matrices(spec), layout)
+
+
+def layer_matrices(spec: ModelSpec) -> tuple[str, ...]:
+    """The names of the matrices that a layer multiplies by. Embeddings, their projections, the pooler and the head are none."""
+    return tuple(p.name for p in parameters(spec) if p.name.startswith("layers.") and len(p.shape) == 2)
+
+
+def copy(target: QuantWeight, source: QuantWeight) -> None:
+    """Fills `target` with the numbers of a weight of the same layout, wherever it is."""
+    for name in ("data", "scale", "zero", "order"):
+        into, tensor = getattr(target, name), getattr(source, name)
+        if (into is None) != (tensor is None):
+            raise ValueError(f"the two weights differ in whether they have {name}")
+        if into is not None:
+            into.copy_(tensor)

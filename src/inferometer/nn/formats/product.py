@@ -1,0 +1,51 @@
+"""Products with weights in few bits through torch's own operations: how the CPU multiplies many rows."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from inferometer.kernels.quant_weight import QuantWeight
+
+_TILE = 1 << 18
+"""Numbers that are widened at once: they stay in the cache until they are read."""
+
+
+def multiply(x: Tensor, weight: QuantWeight, bias: Tensor | None) -> Tensor:
+    """x (rows, inputs) weight^T + bias, (rows, outputs), in the type of x. The widened matrix is never there as a whole."""
+    if weight.activations == "int8" and x.device.type == "cpu":
+        return _integers(x, weight, bias)
+    x = rounded_rows(x, weight)
+    out = x.new_empty(x.shape[0], weight.outputs)
+    step = max(1, _TILE // weight.inputs)
+    for start in range(0, weight.outputs, step):
+        stop = min(start + step, weight.outputs)
+        tile = weight.rows(start, stop).dequantised().to(x.dtype)
+        out[:, start:stop] = functional.linear(x, tile, None if bias is None else bias[start:stop])
+    return out
+
+
+def rounded_rows(x: Tensor, weight: QuantWeight) -> Tensor:
+    """x as a product with the weight rounds it, in the type of x."""
+    if weight.activations == "wide":
+        return x
+    largest = 127.0 if weight.activations == "int8" else 448.0
+    scale = row_scales(x, largest)
+    levels = x.float() / scale.masked_fill(scale == 0, 1.0)
+    levels = levels.round() if weight.activations == "int8" else levels.clamp(-largest, largest).to(torch.float8_e4m3fn).float()
+    return (levels * scale).to(x.dtype)
+
+
+def row_scales(x: Tensor, largest: float) -> Tensor:
+    """float32 (rows, 1): what makes a row's largest number `largest`."""
+    return x.float().abs().amax(1, keepdim=True) / largest
+
+
+def _integers(x: Tensor, weight: QuantWeight, bias: Tensor | None) -> Tensor:
+    """Whole numbers times whole numbers: exact until the scales come in."""
+    scale = row_scales(x, 127.0)
+    levels = (x.float() / scale.masked_fill(scale == 0, 1.0)).round().to(torch.int8)
+    sums = torch._int_mm(levels, weight.data.t())
+    out = sums.float() * scale * weight.scale
+    return (out if bias is None else out + bias.float()).to(x.dtype)
