@@ -26,11 +26,25 @@ def fixed_point(row: Any, width: constexpr, chunk: constexpr) -> Any:
 
 
 @kernel()
-def bytes_together(whole: Any, count: constexpr) -> Any:
+def bytes_together(whole: Any, count: constexpr, assembled: constexpr) -> Any:
     """int32 (4 * count,) -> int32 (count,) each, of four neighbours: their lower bytes (unsigned), and those above them (signed)."""
-    parts = tl.reshape(whole, [count, 4])
-    shift = (tl.arange(0, 4) * 8)[None, :]
-    return tl.sum((parts & 255) << shift, 1), tl.sum(((parts >> 8) & 255) << shift, 1)
+    if assembled:
+        a, b, c, d = four(tl.reshape(whole, [count, 2, 2]))
+        code: tl.constexpr = """{
+            .reg .b32 ab, cd;
+            prmt.b32 ab, $2, $3, 0x5140;
+            prmt.b32 cd, $4, $5, 0x5140;
+            prmt.b32 $0, ab, cd, 0x5410;
+            prmt.b32 $1, ab, cd, 0x7632;
+        }"""
+        low, high = tl.inline_asm_elementwise(
+            code, "=r,=r,r,r,r,r", [a, b, c, d], dtype=(tl.int32, tl.int32), is_pure=True, pack=1
+        )
+    else:
+        parts = tl.reshape(whole, [count, 4])
+        shift = (tl.arange(0, 4) * 8)[None, :]
+        low, high = tl.sum((parts & 255) << shift, 1), tl.sum(((parts >> 8) & 255) << shift, 1)
+    return low, high
 
 
 @kernel()

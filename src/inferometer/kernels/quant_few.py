@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from inferometer.kernels.finish import finish
-from inferometer.kernels.peaks import peak
 from inferometer.kernels.prefetch import prefetch
 from inferometer.kernels.support import constexpr, kernel, tl
 from inferometer.kernels.widen import widen, widen_nibbles, widen_symmetric
@@ -13,10 +12,10 @@ from inferometer.kernels.widen import widen, widen_nibbles, widen_symmetric
 
 @kernel("rows")
 def quant_few_product(
-    x: Any, data: Any, scale: Any, zero: Any, bias: Any, residual: Any, out: Any, tops: Any, ids: Any, sums: Any, partial: Any, arrived: Any,
+    x: Any, data: Any, scale: Any, zero: Any, bias: Any, residual: Any, out: Any, partial: Any, arrived: Any,
     rows: Any, outputs: Any, inputs: Any, row_bytes: Any, groups: Any, x_row: Any, residual_row: Any, out_row: Any, kind: constexpr, group: constexpr, zeroed: constexpr,
     members: constexpr, parts: constexpr, tile: constexpr, step: constexpr, stages: constexpr, even: constexpr,
-    activation: constexpr, biased: constexpr, added: constexpr, peaked: constexpr, wide: constexpr, assembled: constexpr, paired: constexpr, early: constexpr,
+    activation: constexpr, biased: constexpr, added: constexpr, wide: constexpr, assembled: constexpr, paired: constexpr, early: constexpr,
 ) -> None:  # fmt: skip
     """Rows padded to those of a matrix product whose other side is the weight. Each iteration takes `step` inputs, which share a scale
     where there are groups: products of a step are scaled as they are added.
@@ -56,8 +55,7 @@ def quant_few_product(
             # Of the next iteration, as they take as long to come as a weight that is not on its way.
             s1, z1 = of_group(scale, zero, line, groups, base + step, stop, group, zeroed)
             if zeroed:
-                nothing = tl.broadcast_to(z.to(x.dtype.element_ty)[:, None], (tile, step // 2))
-                low, high = widen_nibbles(w, nothing, x.dtype.element_ty, assembled)
+                low, high = widen_nibbles(w, z, x.dtype.element_ty, assembled)
             else:
                 low, high = widen_symmetric(w, x.dtype.element_ty, assembled)
             a, b = pairs(x, states, m < rows, base, inputs, step, even, paired)
@@ -101,10 +99,7 @@ def quant_few_product(
         beside = residual + m[:, None] * residual_row + n
         bias_at = bias + tl.broadcast_to(n, (members, tile))
         rounded = finish(products, bias_at, beside, real, activation, biased, added, out.dtype.element_ty)
-        if peaked:
-            peak(rounded, n, real, m * tl.num_programs(0) + column, m < rows, tops, ids, sums)
-        else:
-            tl.store(out + m[:, None] * out_row + n, rounded, mask=real)
+        tl.store(out + m[:, None] * out_row + n, rounded, mask=real)
 
 
 @kernel()

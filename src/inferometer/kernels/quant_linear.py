@@ -10,7 +10,6 @@ from torch.nn import functional
 
 from inferometer.kernels.finish import finish_torch
 from inferometer.kernels.norm import NormWeights
-from inferometer.kernels.peaks import Peaks
 from inferometer.kernels.quant_few import quant_few_product
 from inferometer.kernels.quant_launch import WORD_INPUTS, quant_tiling, words_of
 from inferometer.kernels.quant_rows import quant_rows_product
@@ -70,18 +69,8 @@ def quant_linear_triton(
     added = out if residual is None else residual
     assert added.stride(1) == 1
     options = {"biased": bias is not None, "added": residual is not None, "activation": activation}
-    _product(x, weight, x if bias is None else bias, added, out, None, launch or quant_tiling(rows, weight), norm, options)
+    _product(x, weight, x if bias is None else bias, added, out, launch or quant_tiling(rows, weight), norm, options)
     return out
-
-
-def quant_peaks(x: Tensor, weight: QuantWeight, launch: Tiling | None = None) -> Peaks:
-    """Of the product, rounded to the type of x, the peaks alone; see `skinny_peaks`."""
-    chosen = launch or quant_tiling(x.shape[0], weight)
-    if weight.order is not None:
-        x = x.index_select(1, weight.order)
-    peaks = Peaks.of(x.shape[0], weight.outputs, chosen, x.device)
-    _product(x, weight, x, x, x, peaks, chosen, None, {"biased": False, "added": False, "activation": None})
-    return peaks
 
 
 def _product(
@@ -90,25 +79,23 @@ def _product(
     bias: Tensor,
     added: Tensor,
     out: Tensor,
-    peaks: Peaks | None,
     chosen: Tiling,
     norm: NormWeights | None,
     options: dict[str, Any],
 ) -> None:
-    """Launches the kernel for so many rows, which writes either `out` or `peaks`."""
+    """Launches the kernel for so many rows."""
     (rows, inputs), outputs = x.shape, weight.outputs
     assert x.stride(1) == 1
     tiles = -(-outputs // chosen.outputs)
     device = x.device
     early = chosen.early and capability(device) >= (9, 0)
     options = options | {
-        "peaked": peaks is not None, "tile": chosen.outputs, "kind": weight.kind, "group": weight.group, "zeroed": weight.zero is not None,
+        "tile": chosen.outputs, "kind": weight.kind, "group": weight.group, "zeroed": weight.zero is not None,
         "early": early, "num_warps": chosen.warps, "num_stages": chosen.stages,
     }  # fmt: skip
     if early:
         options["launch_pdl"] = True
-    marks = (out, out, out) if peaks is None else (peaks.tops, peaks.ids, peaks.sums)
-    common = weight.scale, weight.scale if weight.zero is None else weight.zero, bias, added, out, *marks
+    common = weight.scale, weight.scale if weight.zero is None else weight.zero, bias, added, out
     if chosen.whole:
         span = -(-tiles // max(1, min(tiles, chosen.programs * processors(device)))) * chosen.outputs
         gamma, beta = (None, None) if norm is None else (norm.weight, norm.bias)

@@ -7,17 +7,17 @@ from typing import Any
 from inferometer.kernels.finish import finish
 from inferometer.kernels.eight_bit_floats import dot_floats
 from inferometer.kernels.fixed_point import bytes_together, dot_bytes, fixed_point, four
-from inferometer.kernels.peaks import peak
+from inferometer.kernels.prefetch import prefetch
 from inferometer.kernels.skinny_rows import whole_row
 from inferometer.kernels.support import constexpr, kernel, tl
 
 
 @kernel("span", "rows")
 def quant_rows_product(
-    x: Any, words: Any, scale: Any, zero: Any, bias: Any, residual: Any, out: Any, tops: Any, ids: Any, sums: Any, gamma: Any, beta: Any,
+    x: Any, words: Any, scale: Any, zero: Any, bias: Any, residual: Any, out: Any, gamma: Any, beta: Any,
     epsilon: Any, rows: Any, outputs: Any, span: Any, x_row: Any, residual_row: Any, out_row: Any, inputs: constexpr, kind: constexpr,
     group: constexpr, zeroed: constexpr, segments: constexpr, line: constexpr, members: constexpr, tile: constexpr, normed: constexpr,
-    weighted: constexpr, shifted: constexpr, activation: constexpr, biased: constexpr, added: constexpr, peaked: constexpr,
+    weighted: constexpr, shifted: constexpr, activation: constexpr, biased: constexpr, added: constexpr,
     assembled: constexpr, early: constexpr,
 ) -> None:  # fmt: skip
     """Each program holds all rows, normed if asked, in fixed point, and takes `span` outputs, a tile at a time.
@@ -41,36 +41,35 @@ def quant_rows_product(
     if shifted:
         shift = tl.load(beta + k, mask=real, other=0).to(tl.float32)
     if early:
-        # The kernel before may still write x and the residual, not the weights.
+        # The kernel before may still write x and the residual, not the weights. What follows the first tile comes into the cache.
+        across: constexpr = inputs // each
+        row_lines: constexpr = (segments * line + 31) // 32
+        ahead = tl.minimum(first + tile + tl.arange(0, tile), stop - 1).to(tl.int64)[:, None] * across
+        prefetch(words + ahead + tl.minimum(tl.arange(0, row_lines) * 32, across - 1)[None, :])
         tl.extra.cuda.gdc_wait()
     last = rows - 1
-    row0 = ready(whole_row(x, k, real, factor, shift, epsilon, inputs, normed), kind, segments, line)
+    row0 = ready(whole_row(x, k, real, factor, shift, epsilon, inputs, normed), kind, segments, line, assembled)
     if members > 1:
-        row1 = ready(whole_row(x + tl.minimum(1, last) * x_row, k, real, factor, shift, epsilon, inputs, normed), kind, segments, line)
+        row1 = ready(whole_row(x + tl.minimum(1, last) * x_row, k, real, factor, shift, epsilon, inputs, normed), kind, segments, line, assembled)
     if members > 2:
-        row2 = ready(whole_row(x + tl.minimum(2, last) * x_row, k, real, factor, shift, epsilon, inputs, normed), kind, segments, line)
-        row3 = ready(whole_row(x + tl.minimum(3, last) * x_row, k, real, factor, shift, epsilon, inputs, normed), kind, segments, line)
+        row2 = ready(whole_row(x + tl.minimum(2, last) * x_row, k, real, factor, shift, epsilon, inputs, normed), kind, segments, line, assembled)
+        row3 = ready(whole_row(x + tl.minimum(3, last) * x_row, k, real, factor, shift, epsilon, inputs, normed), kind, segments, line, assembled)
     for base in tl.range(first, stop, tile, num_stages=1):
         n = base + tl.arange(0, tile)
         w1, s1, z1 = load_tile(words, scale, zero, base + tile, stop, outputs, inputs, each, group, zeroed, segments, line, tile)
         whole = 1.0
         if kind != "int4":
             whole = tl.load(scale + tl.minimum(n, outputs - 1))
-        at = base // tile
-        tiles = tl.cdiv(outputs, tile)
         value = product(w, s, z, row0, kind, zeroed, assembled) * whole
-        put_value(value, out, bias, residual, n, n < stop, tops, ids, sums, at, True, activation, biased, added, peaked)
+        put(value, out, bias, residual, n, n < stop, activation, biased, added)
         if members > 1:
             value = product(w, s, z, row1, kind, zeroed, assembled) * whole
-            out1, residual1, more = out + out_row, residual + residual_row, rows > 1
-            put_value(value, out1, bias, residual1, n, n < stop, tops, ids, sums, at + tiles, more, activation, biased, added, peaked)
+            put(value, out + out_row, bias, residual + residual_row, n, (n < stop) & (rows > 1), activation, biased, added)
         if members > 2:
             value = product(w, s, z, row2, kind, zeroed, assembled) * whole
-            out2, residual2, more = out + 2 * out_row, residual + 2 * residual_row, rows > 2
-            put_value(value, out2, bias, residual2, n, n < stop, tops, ids, sums, at + 2 * tiles, more, activation, biased, added, peaked)
+            put(value, out + 2 * out_row, bias, residual + 2 * residual_row, n, (n < stop) & (rows > 2), activation, biased, added)
             value = product(w, s, z, row3, kind, zeroed, assembled) * whole
-            out3, residual3, more = out + 3 * out_row, residual + 3 * residual_row, rows > 3
-            put_value(value, out3, bias, residual3, n, n < stop, tops, ids, sums, at + 3 * tiles, more, activation, biased, added, peaked)
+            put(value, out + 3 * out_row, bias, residual + 3 * residual_row, n, (n < stop) & (rows > 3), activation, biased, added)
         w, s, z = w1, s1, z1
 
 
@@ -102,14 +101,14 @@ def load_tile(
 
 
 @kernel()
-def ready(row: Any, kind: constexpr, segments: constexpr, line: constexpr) -> Any:
+def ready(row: Any, kind: constexpr, segments: constexpr, line: constexpr, assembled: constexpr) -> Any:
     """A row (segments * line * inputs of a word,) as `product` takes it: in parts (1, segments, 1, chunks)."""
     chunks: constexpr = line // 4
     if kind == "int4":
         whole, unit = fixed_point(row, segments * line * 8, 32)
         even, odd = tl.split(tl.reshape(whole, [segments * line * 4, 2]))
-        low0, high0 = bytes_together(even, segments * line)
-        low1, high1 = bytes_together(odd, segments * line)
+        low0, high0 = bytes_together(even, segments * line, assembled)
+        low1, high1 = bytes_together(odd, segments * line, assembled)
         total = tl.sum(tl.reshape(whole << 16 >> 16, [segments * chunks, 32]), 1).to(tl.float32) * unit
         return (
             tl.reshape(unit, [1, segments, 1, chunks]), tl.reshape(total, [1, segments, 1, chunks]),
@@ -120,7 +119,7 @@ def ready(row: Any, kind: constexpr, segments: constexpr, line: constexpr) -> An
         return four(bytes0), four(bytes1), four(bytes2), four(bytes3)
     else:
         whole, unit = fixed_point(row, segments * line * 4, 16)
-        low, high = bytes_together(whole, segments * line)
+        low, high = bytes_together(whole, segments * line, assembled)
         return tl.reshape(unit, [1, segments, 1, chunks]), spread(low, segments, chunks), spread(high, segments, chunks)
 
 
@@ -168,13 +167,9 @@ def product(w: Any, s: Any, z: Any, row: Any, kind: constexpr, zeroed: constexpr
 
 
 @kernel()
-def put_value(
-    value: Any, out: Any, bias: Any, residual: Any, n: Any, real: Any, tops: Any, ids: Any, sums: Any, at: Any, wanted: Any,
-    activation: constexpr, biased: constexpr, added: constexpr, peaked: constexpr,
+def put(
+    value: Any, out: Any, bias: Any, residual: Any, n: Any, real: Any, activation: constexpr, biased: constexpr, added: constexpr,
 ) -> None:  # fmt: skip
-    """Outputs n of one row: written, or the best of them."""
-    value = finish(value, bias + n, residual + n, real & wanted, activation, biased, added, out.dtype.element_ty)
-    if peaked:
-        peak(value[None, :], n[None, :], real[None, :], at + tl.arange(0, 1), wanted, tops, ids, sums)
-    else:
-        tl.store(out + n, value, mask=real & wanted)
+    """Outputs n of one row, with all that follows the product."""
+    value = finish(value, bias + n, residual + n, real, activation, biased, added, out.dtype.element_ty)
+    tl.store(out + n, value, mask=real)

@@ -84,60 +84,66 @@ def widen(data: Any, kind: constexpr, dtype: constexpr, assembled: constexpr) ->
 
 @kernel()
 def widen_nibbles(data: Any, zero: Any, dtype: constexpr, assembled: constexpr) -> Any:
-    """Of bytes with two nibbles, nibble - zero in `dtype`, rounded once: of the lower ones and of the higher ones. zero: like data, of dtype."""
+    """Of bytes (tile, bytes) with two nibbles, nibble - zero in `dtype`, rounded once: of the lower ones and of the higher ones.
+
+    zero: (tile,), from 0 to 15. What is between it and a whole number is taken off by itself: whatever its type, it is not rounded to `dtype`.
+    """
+    zero = zero.to(tl.float32)
+    whole = (zero + 0.5).to(tl.int32).to(tl.float32)
+    rest = tl.broadcast_to((zero - whole).to(dtype)[:, None], data.shape)
     if assembled:
+        # The nibble plus 128, or plus 1024, is written without arithmetic.
         if dtype == tl.bfloat16:
-            # 128 plus the nibble, written without arithmetic.
+            least: tl.constexpr = 128.0
             code: tl.constexpr = """{
-                .reg .b32 a, b, m, k0, k1, k2;
-                mov.b32 k0, 0x3f803f80;
-                mov.b32 k1, 0xc300c300;
-                mov.b32 k2, 0xbf80bf80;
+                .reg .b32 a, b, m, minus;
+                mov.b32 minus, 0xbf80bf80;
                 prmt.b32 a, $4, 0, 0x4140;
                 prmt.b32 b, $4, 0, 0x4342;
                 lop3.b32 m, a, 0x000f000f, 0x43004300, 0xea;
-                fma.rn.bf16x2 m, m, k0, k1;
-                fma.rn.bf16x2 $0, $5, k2, m;
+                fma.rn.bf16x2 m, $5, minus, m;
+                fma.rn.bf16x2 $0, $7, minus, m;
                 lop3.b32 m, b, 0x000f000f, 0x43004300, 0xea;
-                fma.rn.bf16x2 m, m, k0, k1;
-                fma.rn.bf16x2 $1, $6, k2, m;
+                fma.rn.bf16x2 m, $6, minus, m;
+                fma.rn.bf16x2 $1, $8, minus, m;
                 shr.u32 a, a, 4;
                 shr.u32 b, b, 4;
                 lop3.b32 m, a, 0x000f000f, 0x43004300, 0xea;
-                fma.rn.bf16x2 m, m, k0, k1;
-                fma.rn.bf16x2 $2, $5, k2, m;
+                fma.rn.bf16x2 m, $5, minus, m;
+                fma.rn.bf16x2 $2, $7, minus, m;
                 lop3.b32 m, b, 0x000f000f, 0x43004300, 0xea;
-                fma.rn.bf16x2 m, m, k0, k1;
-                fma.rn.bf16x2 $3, $6, k2, m;
+                fma.rn.bf16x2 m, $6, minus, m;
+                fma.rn.bf16x2 $3, $8, minus, m;
             }"""
         else:
-            # 1024 plus the nibble, or plus 16 times the higher one, written without arithmetic.
+            least: tl.constexpr = 1024.0
             code: tl.constexpr = """{
-                .reg .b32 a, b, m, k0, k1, k2, k3;
-                mov.b32 k0, 0x3c003c00;
-                mov.b32 k1, 0xe400e400;
-                mov.b32 k2, 0x2c002c00;
-                mov.b32 k3, 0xd400d400;
+                .reg .b32 a, b, m, minus;
+                mov.b32 minus, 0xbc00bc00;
                 prmt.b32 a, $4, 0, 0x4140;
                 prmt.b32 b, $4, 0, 0x4342;
                 lop3.b32 m, a, 0x000f000f, 0x64006400, 0xea;
-                fma.rn.f16x2 m, m, k0, k1;
-                sub.rn.f16x2 $0, m, $5;
+                fma.rn.f16x2 m, $5, minus, m;
+                fma.rn.f16x2 $0, $7, minus, m;
                 lop3.b32 m, b, 0x000f000f, 0x64006400, 0xea;
-                fma.rn.f16x2 m, m, k0, k1;
-                sub.rn.f16x2 $1, m, $6;
-                lop3.b32 m, a, 0x00f000f0, 0x64006400, 0xea;
-                fma.rn.f16x2 m, m, k2, k3;
-                sub.rn.f16x2 $2, m, $5;
-                lop3.b32 m, b, 0x00f000f0, 0x64006400, 0xea;
-                fma.rn.f16x2 m, m, k2, k3;
-                sub.rn.f16x2 $3, m, $6;
+                fma.rn.f16x2 m, $6, minus, m;
+                fma.rn.f16x2 $1, $8, minus, m;
+                shr.u32 a, a, 4;
+                shr.u32 b, b, 4;
+                lop3.b32 m, a, 0x000f000f, 0x64006400, 0xea;
+                fma.rn.f16x2 m, $5, minus, m;
+                fma.rn.f16x2 $2, $7, minus, m;
+                lop3.b32 m, b, 0x000f000f, 0x64006400, 0xea;
+                fma.rn.f16x2 m, $6, minus, m;
+                fma.rn.f16x2 $3, $8, minus, m;
             }"""
+        shift = tl.broadcast_to((whole + least).to(dtype)[:, None], data.shape)
         low, high = tl.inline_asm_elementwise(
-            code, "=&r,=&r,=&r,=&r,r,r,r", [data, zero], dtype=(dtype.value, dtype.value), is_pure=True, pack=4
+            code, "=&r,=&r,=&r,=&r,r,r,r,r,r", [data, shift, rest], dtype=(dtype.value, dtype.value), is_pure=True, pack=4
         )
     else:
-        low, high = (data & 15).to(dtype) - zero, (data >> 4).to(dtype) - zero
+        shift = tl.broadcast_to(whole.to(dtype)[:, None], data.shape)
+        low, high = (data & 15).to(dtype) - shift - rest, (data >> 4).to(dtype) - shift - rest
     return low, high
 
 
