@@ -46,7 +46,7 @@ class NativeBackend:
         self._admission = admission
         self._sweep_tokens = sweep_tokens
         self._lookahead = lookahead
-        self._weight_bytes = sum(parameter.nbytes for parameter in llm.model.parameters())
+        self._weight_bytes = llm.model.weight_bytes
         self._rooms: dict[int, int] = {}
         self._engine: Engine | None = None
         tune(llm.model)
@@ -86,6 +86,7 @@ class NativeBackend:
             admission=admission,
             prefix_caching=False,
             lookahead=self._lookahead,
+            kv_dtype=self._llm.kv_dtype,
         )
 
     def prefill(self, prompts: Prompts, params: SamplingParams) -> None:
@@ -211,7 +212,7 @@ class NativeBackend:
                     raise CacheTooSmallError(f"pages of KV cache: {needed} needed, 0 available; {error}") from error
             room = self._rooms[seats]
             if needed > room:
-                page = PAGE_SIZE * PagedCache.bytes_per_token(self._llm.spec, self._llm.dtype)
+                page = PagedCache.page_bytes(self._llm.spec, self._llm.kv_dtype, PAGE_SIZE)
                 raise CacheTooSmallError(
                     f"{least} x {tokens} tokens together need {needed} pages of KV cache ({needed * page / 2**30:.2f} GiB), "
                     f"{room} ({room * page / 2**30:.2f} GiB) are available; use a smaller batch or length, or raise --gpu-memory"

@@ -68,6 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         weights=cast(Literal["auto", "dummy"], arguments.weights),
         tokenizer=arguments.tokenizer,
         quantize=arguments.quantize,
+        kv_dtype=arguments.kv_dtype,
         admission=arguments.admission,
         group_size=arguments.group_size,
         num_groups=arguments.num_groups,

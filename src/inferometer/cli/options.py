@@ -35,6 +35,7 @@ def add_format_options(parser: argparse.ArgumentParser) -> None:
     """In what formats the model is held."""
     group = parser.add_argument_group("formats")
     group.add_argument("--quantize", metavar="FORMAT", help=f"of the layers' matrices: {', '.join(ROUNDED_FORMATS)}")
+    group.add_argument("--kv-dtype", default="auto", metavar="auto|fp8|int8", help="of the KV cache (default: as activations)")
 
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:

@@ -37,8 +37,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints perplexities, divergence and agreement."""
-    if arguments.quantize is None and arguments.reference is None:
-        raise UserError("quality compares a format with the model as it is: give --quantize, or --reference MODEL")
+    if arguments.quantize is None and arguments.kv_dtype == "auto" and arguments.reference is None:
+        raise UserError("quality compares a format with the model as it is: give --quantize, --kv-dtype or --reference MODEL")
     text = _text(arguments.file)
 
     from inferometer.engine.device import resolve_device
@@ -47,7 +47,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     device = str(resolve_device(arguments.device))
     dtype = "float32" if arguments.dtype == "auto" and device == "cpu" else arguments.dtype
-    other = LLM(arguments.model, quantize=arguments.quantize, dtype=dtype, device=device, tokenizer=arguments.tokenizer)
+    other = LLM(
+        arguments.model,
+        quantize=arguments.quantize,
+        kv_dtype=arguments.kv_dtype,
+        dtype=dtype,
+        device=device,
+        tokenizer=arguments.tokenizer,
+    )
     if other.spec.encoder:
         raise UserError(f"{other.spec.name} is an encoder and predicts no tokens; use a decoder")
     dtype = str(other.dtype).removeprefix("torch.")
@@ -59,6 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     answer = {
         "model": other.spec.name,
         "quantize": arguments.quantize,
+        "kv_dtype": None if arguments.kv_dtype == "auto" else arguments.kv_dtype,
         "dtype": dtype,
         "sequence_length": window,
         **{name: value if math.isfinite(value) else None for name, value in asdict(found).items()},

@@ -10,7 +10,7 @@ import torch
 from inferometer.errors import UserError
 from inferometer.hardware.host import Host, read_host
 from inferometer.kernels.support import usable
-from inferometer.model.formats import ROUNDED_FORMATS, WeightFormat, weight_format
+from inferometer.model.formats import NARROW_KV_DTYPES, ROUNDED_FORMATS, WeightFormat, weight_format
 from inferometer.nn.numerics import Numerics
 
 DTYPES: dict[str, torch.dtype] = {
@@ -83,6 +83,17 @@ def resolve_quantize(name: str | None) -> WeightFormat | None:
     if form.name not in ROUNDED_FORMATS:
         raise UserError(f"--quantize {name} is how a checkpoint is stored, and this one is not; use one of {', '.join(ROUNDED_FORMATS)}")
     return form
+
+
+def resolve_kv_dtype(name: str, *, deterministic: bool) -> torch.dtype | None:
+    """The type of the KV cache for a --kv-dtype value; None for the activations' own. Raises UserError for an unknown name."""
+    if name == "auto":
+        return None
+    if name not in NARROW_KV_DTYPES:
+        raise UserError(f"--kv-dtype {name} is unknown; use auto, {' or '.join(NARROW_KV_DTYPES)}")
+    if deterministic:
+        raise UserError("--deterministic with --kv-dtype: a page's scale follows what comes to it at a time; leave one of them out")
+    return torch.int8 if name == "int8" else torch.float8_e4m3fn
 
 
 def supports(device: torch.device, dtype: torch.dtype) -> bool:

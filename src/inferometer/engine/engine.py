@@ -48,6 +48,7 @@ class Engine:
     that it is scheduled while that one runs; 0 to read every sweep at once; None for 1 on a GPU and 0 on a CPU, which does not run by
     itself.
     graphs: whether decode sweeps become CUDA graphs, where the device can. watermark: of the requests that ask for one. Not thread-safe.
+    kv_dtype: of the cache; None for the model's own, torch.int8 or torch.float8_e4m3fn for 8 bits with scales.
     sweep: the one that the last step launched, None if it launched none.
 
     Raises torch.OutOfMemoryError or MemoryError where the pages have no room, ValueError for another lookahead.
@@ -66,6 +67,7 @@ class Engine:
         lookahead: int | None = None,
         graphs: bool = True,
         watermark: Watermark = DEFAULT_WATERMARK,
+        kv_dtype: torch.dtype | None = None,
     ) -> None:
         if lookahead not in (None, 0, 1):
             raise ValueError(
@@ -80,6 +82,7 @@ class Engine:
         self.lookahead = (1 if model.device.type == "cuda" else 0) if lookahead is None else lookahead
         self.graphs = graphs
         self.watermark = watermark
+        self.kv_dtype = model.dtype if kv_dtype is None else kv_dtype
         self.sweep: Sweep | None = None
         self._flights: deque[Flight] = deque()
         self._scores: dict[int, list[float]] = {}
@@ -99,7 +102,7 @@ class Engine:
     @property
     def page_bytes(self) -> int:
         """Bytes of a page over all layers."""
-        return self.page_size * PagedCache.bytes_per_token(self.model.spec, self.model.dtype)
+        return PagedCache.page_bytes(self.model.spec, self.kv_dtype, self.page_size)
 
     @property
     def pages(self) -> int:
@@ -217,7 +220,7 @@ class Engine:
     def _running(self) -> Runner:
         if self._runner is None:
             stride = min(self.pages, -(-self._longest // self.page_size))
-            cache = PagedCache(self.model.spec, self.pages, self.page_size, self.model.device, self.model.dtype)
+            cache = PagedCache(self.model.spec, self.pages, self.page_size, self.model.device, self.kv_dtype)
             self._runner = Runner(self.model, cache, seats=self.seats, stride=stride, graphs=self.graphs, watermark=self.watermark)
         return self._runner
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 import torch
 
-from inferometer.engine.device import resolve_device, resolve_dtype, resolve_numerics, resolve_quantize
+from inferometer.engine.device import resolve_device, resolve_dtype, resolve_kv_dtype, resolve_numerics, resolve_quantize
 from inferometer.engine.engine import PAGE_SIZE, SEATS, SWEEP_TOKENS, Engine
 from inferometer.engine.memory import check_weights, page_budget
 from inferometer.engine.pooling import Pooling, pool, read_pooling
@@ -24,7 +24,8 @@ from inferometer.engine.tuning import tune
 from inferometer.errors import UserError
 from inferometer.model.description import describe, with_weights
 from inferometer.model.families import family
-from inferometer.nn.batch import prompt_batch
+from inferometer.nn.batch import paged_prompt, prompt_batch
+from inferometer.nn.cache import PagedCache
 from inferometer.nn.formats.layout import QuantLayout, layouts
 from inferometer.nn.load import load, open_source
 from inferometer.nn.names import fitted
@@ -52,6 +53,7 @@ class LLM:
     tokenizer: a folder, file or "byte"; None for the model's own ("byte" with dummy weights).
     quantize: the format that the layers' matrices are rounded to as they are read: int8, w8a8, int4-g32, int4-g64 (also int4), int4-g128,
     each of these with -sym, or fp8; None for as they are.
+    kv_dtype: of the KV cache: "auto" for the activations' own, or "fp8" or "int8" with a scale for each head of each page.
     admission: which requests enter at which sweep: "continuous" (as room comes free), "zigzag" (a block of num_groups groups of
     group_size requests enters and leaves together), "diagonal" (a group enters at every sweep), "row" (one group at a time). All give
     the same tokens.
@@ -71,6 +73,7 @@ class LLM:
         weights: Literal["auto", "dummy"] = "auto",
         tokenizer: str | Path | None = None,
         quantize: str | None = None,
+        kv_dtype: str = "auto",
         admission: str = "continuous",
         group_size: int | None = None,
         num_groups: int | None = None,
@@ -92,12 +95,14 @@ class LLM:
         numerics = resolve_numerics(self.device, deterministic=deterministic)
         resolve_dtype(dtype, self.device, None)  # a wrong --dtype is told before any file is opened
         weights_in = resolve_quantize(quantize)
+        narrow = resolve_kv_dtype(kv_dtype, deterministic=deterministic)
         described = describe(None if model is None else str(model), config_only=weights == "dummy", revision=revision)
         self.description = described if weights == "dummy" else with_weights(described, revision=revision)
         with closing(open_source(self.description, weights=weights, seed=seed)) as source:
             kind = family(self.description.spec.family)
             self.spec = fitted(self.description.spec, source, kind)
             self.dtype = resolve_dtype(dtype, self.device, source.dtype)
+            self.kv_dtype = self.dtype if narrow is None else narrow
             check_weights(self.spec, self.device, self.dtype, weights_in)
             quantised = None if weights_in is None else layouts(self.spec, QuantLayout.of(weights_in, self.device))
             self.model = Transformer(self.spec, self.device, self.dtype, numerics, quantised)
@@ -119,7 +124,8 @@ class LLM:
             raise UserError(f"{self.spec.name} is an encoder: it embeds text and does not generate; use a decoder model")
         if self._engine is None:
             tune(self.model)  # before memory is measured and sweeps are recorded
-            self._engine = Engine(self.model, pages=self.room(seats=SEATS, sweep_tokens=SWEEP_TOKENS), admission=self.admission)
+            pages = self.room(seats=SEATS, sweep_tokens=SWEEP_TOKENS)
+            self._engine = Engine(self.model, pages=pages, admission=self.admission, kv_dtype=self.kv_dtype)
         return self._engine
 
     def room(self, *, seats: int, sweep_tokens: int) -> int:
@@ -134,6 +140,7 @@ class LLM:
             sweep_tokens=sweep_tokens,
             fraction=self._memory_fraction,
             limit_bytes=None if self._gpu_memory is None else int(self._gpu_memory * 2**30),
+            kv_dtype=self.kv_dtype,
         )
 
     @property
@@ -192,8 +199,15 @@ class LLM:
 
     @torch.inference_mode()
     def hidden_states(self, token_ids: Sequence[int]) -> torch.Tensor:
-        """(tokens, hidden) on the device: what `model.logits` makes the distribution after each token of."""
-        return self.model.sweep(prompt_batch([token_ids], self.device))
+        """(tokens, hidden) on the device: what `model.logits` makes the distribution after each token of.
+
+        Through a KV cache of their own where that is in fewer bits than the activations.
+        """
+        if self.kv_dtype == self.dtype:
+            return self.model.sweep(prompt_batch([token_ids], self.device))
+        pages = -(-len(token_ids) // PAGE_SIZE)
+        cache = PagedCache(self.spec, pages, PAGE_SIZE, self.device, self.kv_dtype)
+        return self.model.sweep(paged_prompt(token_ids, PAGE_SIZE, self.device), cache)
 
     def close(self) -> None:
         """Drops all requests and frees the cache."""

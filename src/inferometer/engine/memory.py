@@ -40,20 +40,30 @@ def check_weights(spec: ModelSpec, device: torch.device, dtype: torch.dtype, wei
         )
 
 
-def page_budget(model: Transformer, *, page_size: int, seats: int, sweep_tokens: int, fraction: float, limit_bytes: int | None) -> int:
+def page_budget(
+    model: Transformer,
+    *,
+    page_size: int,
+    seats: int,
+    sweep_tokens: int,
+    fraction: float,
+    limit_bytes: int | None,
+    kv_dtype: torch.dtype | None = None,
+) -> int:
     """Pages for which there is room.
 
     seats, sweep_tokens: the most sequences that run together and the most tokens of a sweep, for whose worst case room is left.
     fraction: share of the memory that is free now, of the whole device on a GPU. limit_bytes: a cap on everything the process takes
-    there (--gpu-memory), weights included; on a CPU a cap on the pages. Raises UserError if there is room for none.
+    there (--gpu-memory), weights included; on a CPU a cap on the pages. kv_dtype: of the pages, None for the model's.
+    Raises UserError if there is room for none.
     """
     spec, device = model.spec, model.device
     if device.type == "cuda":
-        left = _left_on_gpu(model, page_size, seats, sweep_tokens, fraction, limit_bytes)
+        left = _left_on_gpu(model, page_size, seats, sweep_tokens, fraction, limit_bytes, kv_dtype)
     else:
         left = int(free_host_bytes() * fraction) - activation_bytes(spec, model.dtype, sweep_tokens)
         left = left if limit_bytes is None else min(left, limit_bytes)
-    pages = left // (page_size * PagedCache.bytes_per_token(spec, model.dtype))
+    pages = left // PagedCache.page_bytes(spec, kv_dtype or model.dtype, page_size)
     if pages < 1:
         raise UserError(
             f"no memory is left for the KV cache beside the weights of {spec.name} on {device.type}; "
@@ -62,10 +72,18 @@ def page_budget(model: Transformer, *, page_size: int, seats: int, sweep_tokens:
     return pages
 
 
-def _left_on_gpu(model: Transformer, page_size: int, seats: int, sweep_tokens: int, fraction: float, limit_bytes: int | None) -> int:
+def _left_on_gpu(
+    model: Transformer,
+    page_size: int,
+    seats: int,
+    sweep_tokens: int,
+    fraction: float,
+    limit_bytes: int | None,
+    kv_dtype: torch.dtype | None,
+) -> int:
     device = model.device
     try:
-        passing = worst_sweep_bytes(model, page_size=page_size, seats=seats, sweep_tokens=sweep_tokens)
+        passing = worst_sweep_bytes(model, page_size=page_size, seats=seats, sweep_tokens=sweep_tokens, kv_dtype=kv_dtype)
     except torch.OutOfMemoryError:
         return 0
     finally:
@@ -80,7 +98,7 @@ def _left_on_gpu(model: Transformer, page_size: int, seats: int, sweep_tokens: i
     return left
 
 
-def worst_sweep_bytes(model: Transformer, *, page_size: int, seats: int, sweep_tokens: int) -> int:
+def worst_sweep_bytes(model: Transformer, *, page_size: int, seats: int, sweep_tokens: int, kv_dtype: torch.dtype | None = None) -> int:
     """The most that a sweep takes on a GPU beside weights and pages, measured: as many tokens as may run together, a new token
     drawn for every seat through all filters and reported among the likeliest, and a prompt that is scored.
     """
@@ -93,7 +111,16 @@ def worst_sweep_bytes(model: Transformer, *, page_size: int, seats: int, sweep_t
     each = max(1, min(sweep_tokens // (2 * seats), limit - 1))
     lengths = [each] * min(seats - 1, sweep_tokens // 2) + [max(1, min(sweep_tokens // 2, limit - 1))]
     pages = sum(-(-length // page_size) for length in lengths)
-    engine = Engine(model, pages=pages, page_size=page_size, seats=seats, sweep_tokens=sweep_tokens, prefix_caching=False, graphs=False)
+    engine = Engine(
+        model,
+        pages=pages,
+        page_size=page_size,
+        seats=seats,
+        sweep_tokens=sweep_tokens,
+        prefix_caching=False,
+        graphs=False,
+        kv_dtype=kv_dtype,
+    )
     torch.cuda.synchronize(device)
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)

@@ -10,7 +10,7 @@ from inferometer.estimate.layout import FLATTENS, Layout
 from inferometer.estimate.stack import Stack, loss_item_bytes
 from inferometer.hardware.device import DeviceSpec
 from inferometer.model.footprint import layer_weight_bytes, resident_weight_bytes
-from inferometer.model.formats import Formats, kv_bytes_per_token, local_kv_heads
+from inferometer.model.formats import NARROW_KV_DTYPES, Formats, kv_bytes_per_token, kv_scale_bytes_per_page, local_kv_heads
 from inferometer.model.parameters import parameters
 from inferometer.model.spec import Alibi, ModelSpec, Rotary
 
@@ -152,6 +152,8 @@ def kv_bytes(spec: ModelSpec, formats: Formats, stack: Stack, workload: Workload
     """The KV cache at its largest. Layers that look back at a window keep no more than that."""
     tokens, each = workload.held_tokens(stack.page_size), kv_bytes_per_token(spec, formats)
     kv = tokens * each
+    if formats.kv_dtype in NARROW_KV_DTYPES and stack.page_size is not None:
+        kv += tokens // stack.page_size * kv_scale_bytes_per_page(spec, formats.shards)
     if spec.sliding_window is not None and spec.windowed_layers:
         page = stack.page_size or 1
         kept = workload.batch * min(workload.tokens_each(stack.page_size), -(-spec.sliding_window // page) * page)

@@ -12,7 +12,8 @@ from inferometer.model.spec import ModelSpec
 DTYPE_BYTES = MappingProxyType({"float32": 4, "float16": 2, "bfloat16": 2, "fp8": 1, "int8": 1})
 DTYPE_ALIASES = MappingProxyType({"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"})
 COMPUTE_DTYPES = ("float32", "float16", "bfloat16")
-KV_DTYPES = (*COMPUTE_DTYPES, "fp8", "int8")
+NARROW_KV_DTYPES = ("fp8", "int8")
+KV_DTYPES = (*COMPUTE_DTYPES, *NARROW_KV_DTYPES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,8 +115,13 @@ class Formats:
 
 
 def kv_bytes_per_token(spec: ModelSpec, formats: Formats) -> int:
-    """Bytes that one token of context takes on each device, over all layers."""
+    """Bytes that one token of context takes on each device, over all layers; scales not counted."""
     return 2 * spec.layers * local_kv_heads(spec, formats.shards) * spec.head_size * formats.kv_item_bytes
+
+
+def kv_scale_bytes_per_page(spec: ModelSpec, shards: int) -> int:
+    """Bytes of a page's scales on each device, over all layers, where the cache is in 8 bits: float32, one a head for keys and values."""
+    return 2 * spec.layers * local_kv_heads(spec, shards) * 4
 
 
 def local_kv_heads(spec: ModelSpec, shards: int) -> int:

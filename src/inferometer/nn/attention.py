@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from inferometer.kernels.kv_scaled import scaled_write
 from inferometer.kernels.kv_write import kv_write
 from inferometer.kernels.paged_decode import Fresh
 from inferometer.kernels.rotary_write import rotary_write, rotate
@@ -57,10 +58,11 @@ def sweep_context(
     if (cache is None) != (batch.rows is None):
         raise ValueError("a cache and the batch's rows in it come together")
     invariant = numerics is Numerics.INVARIANT
-    if cache is not None and batch.rows is not None and usable(like.device):
+    narrow = cache is not None and cache.key_scales is not None
+    if cache is not None and batch.rows is not None and usable(like.device) and not narrow:
         pages = InvariantPages.of(batch, spec) if invariant else plan_pages(batch, spec)
         return SweepContext(pages, rotation, cache, batch.rows)
-    spans = _spans(batch.rows.places.tolist()) if batch.rows is not None and like.device.type == "cpu" else None
+    spans = _spans(batch.rows.places.tolist()) if batch.rows is not None and like.device.type == "cpu" and not narrow else None
     if invariant and like.device.type == "cpu" and not spec.encoder:
         return SweepContext(TokenByToken.of(batch, spec, cache), rotation, cache, batch.rows, spans)
     return SweepContext(plan_segments(batch, spec, like.dtype, cache), rotation, cache, batch.rows, spans)
@@ -96,6 +98,10 @@ def attend(heads: Tensor, kv_heads: int, sweep: SweepContext, layer: int, scale:
         assert cache is not None
         for tokens, places in sweep.spans:
             cache.keys[layer, places], cache.values[layer, places] = key[tokens], value[tokens]
+    elif cache is not None and cache.key_scales is not None and cache.value_scales is not None:
+        assert rows is not None
+        scaled_write(key, cache.keys[layer], cache.key_scales[layer], rows.places, cache.page_size)
+        scaled_write(value, cache.values[layer], cache.value_scales[layer], rows.places, cache.page_size)
     elif cache is not None:
         assert rows is not None
         kv_write(key, value, cache.keys[layer], cache.values[layer], rows.places)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -82,3 +82,16 @@ def prompt_batch(
         rotary_lengths=upload(count.repeat_interleave(count), torch.int64, device),
         token_types=None if token_types is None else upload([kind for row in token_types for kind in row], torch.int64, device),
     )
+
+
+def paged_prompt(prompt: Sequence[int], page_size: int, device: torch.device) -> RaggedBatch:
+    """A whole prompt for a sweep over an empty cache, in its first pages. Raises ValueError on an empty prompt."""
+    batch, count = prompt_batch([prompt], device), len(prompt)
+    rows = CachedRows(
+        table=torch.arange(-(-count // page_size), dtype=torch.int32, device=device)[None],
+        seats=torch.zeros(1, dtype=torch.int32, device=device),
+        contexts=torch.full((1,), count, dtype=torch.int32, device=device),
+        starts=torch.tensor([0, count], dtype=torch.int32, device=device),
+        places=torch.arange(count, device=device),
+    )
+    return replace(batch, rows=rows)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import mmap
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from inferometer.kernels.kv_scaled import KV_LARGEST
+from inferometer.model.formats import kv_scale_bytes_per_page
 from inferometer.model.spec import ModelSpec
 
 
@@ -16,6 +19,9 @@ class PagedCache:
     keys, values: (layers, places, kv_heads, head_size); the token at position p of a sequence lies at place
     page * page_size + p % page_size of its page number p // page_size. Which page that is, the block table says
     (`nn.batch.CachedRows`).
+    key_scales, value_scales: float32 (layers, pages, kv_heads) of a cache in 8 bits (`kernels/kv_scaled.py`), else None.
+
+    dtype: torch.int8 and torch.float8_e4m3fn have scales.
 
     The memory is taken at construction; raises torch.OutOfMemoryError on a GPU, MemoryError on the CPU if there is too little. On the
     CPU a page takes memory only once it is first written.
@@ -28,15 +34,36 @@ class PagedCache:
         # Zeros, not empty memory: a masked key still meets the softmax's zero weight, and 0 x NaN would be NaN.
         self._memory = torch.zeros(shape, device=device, dtype=dtype) if device.type != "cpu" else _mapped(shape, dtype)
         self.keys, self.values = self._memory.unbind(0)
+        self.key_scales: Tensor | None = None
+        self.value_scales: Tensor | None = None
+        if dtype in KV_LARGEST:
+            scales = torch.zeros(2, spec.layers, pages, spec.kv_heads, device=device)
+            self.key_scales, self.value_scales = scales.unbind(0)
 
     @staticmethod
     def bytes_per_token(spec: ModelSpec, dtype: torch.dtype) -> int:
-        """Bytes that one token of context takes over all layers."""
+        """Bytes that one token of context takes over all layers, without scales."""
         return 2 * spec.layers * spec.kv_size * dtype.itemsize
+
+    @staticmethod
+    def page_bytes(spec: ModelSpec, dtype: torch.dtype, page_size: int) -> int:
+        """Bytes of a page over all layers, with its scales."""
+        scales = kv_scale_bytes_per_page(spec, 1) if dtype in KV_LARGEST else 0
+        return page_size * PagedCache.bytes_per_token(spec, dtype) + scales
+
+    def held(self, memory: Literal["keys", "values"], layer: int, pages: slice | Tensor, dtype: torch.dtype) -> Tensor:
+        """What lies in pages of a layer, widened to `dtype` where it is in 8 bits: (pages, page_size, kv_heads, head_size).
+
+        pages: int64 (pages,), or a slice of page numbers.
+        """
+        numbers, scales = (self.keys, self.key_scales) if memory == "keys" else (self.values, self.value_scales)
+        paged = numbers[layer].view(-1, self.page_size, *numbers.shape[2:])
+        found = paged[pages] if isinstance(pages, slice) else paged.index_select(0, pages)
+        return found if scales is None else (found.float() * scales[layer, pages][:, None, :, None]).to(dtype)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all pages."""
+        """Bytes of all pages, without scales."""
         return self._memory.nbytes
 
 

@@ -115,7 +115,9 @@ class FewTokens:
 
     def serves(self, batch: RaggedBatch, cache: PagedCache | None) -> bool:
         """Whether `sweep` can run the batch."""
-        return cache is not None and batch.rows is not None and batch.token_ids.shape[0] <= self._library.most_tokens
+        if cache is None or cache.key_scales is not None:
+            return False
+        return batch.rows is not None and batch.token_ids.shape[0] <= self._library.most_tokens
 
     def sweep(self, x: Tensor, batch: RaggedBatch, cache: PagedCache, rotation: tuple[Tensor, Tensor] | None) -> Tensor:
         """x (tokens, hidden), embedded, through all layers and the final norm: the hidden states, where x was.

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -27,7 +28,8 @@ class Segment:
 
     tokens: their slice of the sweep's tokens. context: of the longest.
     pages: None where nothing of them is cached yet, so that keys come from the sweep itself; else where the keys lie: a slice of
-    places where they lie one after another, or int64 (sequences * pages of the longest,) page numbers.
+    page numbers where they lie one after another, or int64 (sequences * pages of the longest,) page numbers. A cache in 8 bits is always
+    read: so a prompt's chunks change nothing.
     mask: None, or additive (float) or boolean (True = seen), broadcastable to (sequences, heads, queries, context).
     causal: the mask is the plain triangle, which the kernel makes itself.
     """
@@ -55,11 +57,13 @@ def plan_segments(batch: RaggedBatch, spec: ModelSpec, dtype: torch.dtype, cache
     """The segments of a sweep with their masks."""
     segments = []
     token = sequence = 0
-    for (queries, fresh, _), run in groupby(zip(batch.query_lengths, batch.context_lengths, strict=True), _kind):
+    narrow = cache is not None and cache.key_scales is not None
+    for (queries, whole, _), run in groupby(zip(batch.query_lengths, batch.context_lengths, strict=True), _kind):
+        fresh = whole and not narrow
         contexts = [context for _, context in run]
         tokens = slice(token, token + queries * len(contexts))
         positions = batch.positions[tokens].view(len(contexts), queries)
-        mask = _mask(spec, contexts, queries, positions, dtype, fresh=fresh)
+        mask = _mask(spec, contexts, queries, positions, dtype, fresh=whole)
         causal = mask is None and not spec.encoder and queries > 1
         pages = None if fresh else _pages(batch, cache, sequence, len(contexts), max(contexts))
         segments.append(Segment(tokens, len(contexts), queries, max(contexts), pages, causal, mask))
@@ -92,8 +96,7 @@ def _pages(batch: RaggedBatch, cache: PagedCache | None, first: int, sequences: 
     if sequences == 1 and table.device.type == "cpu":
         pages = table[0].tolist()
         if pages == list(range(pages[0], pages[0] + needed)):  # neighbours in memory: no key need be gathered
-            start = pages[0] * cache.page_size
-            return slice(start, start + context)
+            return slice(pages[0], pages[0] + needed)
     return table.flatten().to(torch.int64)
 
 
@@ -118,13 +121,11 @@ def _slopes(heads: int, device: torch.device) -> Tensor:
     return torch.tensor(slopes(heads), device=device)[:, None, None]
 
 
-def _held(memory: Tensor, segment: Segment, page_size: int) -> Tensor:
-    """Keys or values of a layer (places, kv_heads, head_size) -> the segment's (sequences, kv_heads, context, head_size)."""
-    if isinstance(segment.pages, slice):
-        return memory[segment.pages].transpose(0, 1)[None]
+def _held(cache: PagedCache, memory: Literal["keys", "values"], segment: Segment, layer: int, dtype: torch.dtype) -> Tensor:
+    """The segment's keys or values, (sequences, kv_heads, context, head_size)."""
     assert segment.pages is not None
-    pages = memory.view(-1, page_size, *memory.shape[1:]).index_select(0, segment.pages)
-    return pages.view(segment.sequences, -1, *memory.shape[1:])[:, : segment.context].transpose(1, 2)
+    pages = cache.held(memory, layer, segment.pages, dtype)
+    return pages.view(segment.sequences, -1, *pages.shape[2:])[:, : segment.context].transpose(1, 2)
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, segment: Segment, cache: PagedCache | None, layer: int, scale: float) -> Tensor:
@@ -138,8 +139,8 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, segment: Segment, cache: 
         v = value[segment.tokens].view(rows, queries, kv_heads, head_size).transpose(1, 2)
     else:
         assert cache is not None
-        k = _held(cache.keys[layer], segment, cache.page_size)
-        v = _held(cache.values[layer], segment, cache.page_size)
+        k = _held(cache, "keys", segment, layer, query.dtype)
+        v = _held(cache, "values", segment, layer, query.dtype)
     mask = segment.mask
     if group > 1 and queries == 1:
         # The query heads that share a key head become its queries: no key is read or copied twice.
