@@ -14,7 +14,7 @@ PACKED = {"bf16x2": torch.bfloat16, "f16x2": torch.float16}
 
 def assembly_of(kernel: Kernel) -> list[str]:
     """Every piece of assembly in a kernel, in the order of its text."""
-    return re.findall(r'code: tl\.constexpr = """\{(.*?)\}"""', inspect.getsource(kernel.function), re.DOTALL)
+    return re.findall(r'code: tl\.constexpr = .*?"""\{(.*?)\}"""', inspect.getsource(kernel.function), re.DOTALL)
 
 
 def run(code: str, outputs: int, inputs: list[int]) -> list[int]:

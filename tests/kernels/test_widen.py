@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from ptx_reader import assembly_of, halves, run, word
 
 from inferometer.kernels import fixed_point, widen
+from ptx_reader import assembly_of, halves, run, word
 
 TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 BYTES = torch.arange(256).view(-1, 4).to(torch.uint8)

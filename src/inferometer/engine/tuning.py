@@ -14,8 +14,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from inferometer.engine.graph import Graph
+from inferometer.kernels.quant_choice import format_name, multiplies, quant_many
+from inferometer.kernels.quant_launch import quant_candidates
+from inferometer.kernels.quant_linear import quant_linear_triton
+from inferometer.kernels.quant_weight import QuantWeight
+from inferometer.kernels.quant_widened import widened
 from inferometer.kernels.skinny import skinny_triton
-from inferometer.kernels.skinny_choice import BUCKETS, DTYPES, Shape, choice_path, load_choices, save_choices
+from inferometer.kernels.skinny_choice import BUCKETS, DTYPES, PLAIN, Shape, choice_path, load_choices, save_choices
 from inferometer.kernels.skinny_launch import Tiling, candidates
 from inferometer.kernels.support import usable
 from inferometer.nn.head import Head
@@ -45,47 +50,46 @@ def tune(model: Transformer, rows: Sequence[int] = BUCKETS, *, seconds: float = 
     if model.numerics is Numerics.INVARIANT or not usable(model.device) or model.dtype not in DTYPES:
         return 0
     deadline = time.monotonic() + seconds
-    maps: dict[tuple[int, int], list[Linear | Head]] = defaultdict(list)
-    normed: set[tuple[int, int]] = set()
+    maps: dict[tuple[int, int, str], list[Linear | Head]] = defaultdict(list)
+    normed: set[tuple[int, int, str]] = set()
     for module in model.modules():
-        if isinstance(module, Head) or (isinstance(module, Linear) and module.quant is None):
-            maps[_size(_weight(module, model))].append(module)
+        if isinstance(module, Linear | Head):
+            maps[_kind(_weight(module, model))].append(module)
         elif isinstance(module, Layer):
-            normed.update(_size(linear.weight) for linear in module.normed_maps)
+            normed.update(_kind(_weight(linear, model)) for linear in module.normed_maps)
     path = choice_path(torch.cuda.get_device_name(model.device))
     known = load_choices(path)
     measured: dict[Shape, Tiling | None] = {}
     dtype = str(model.dtype).removeprefix("torch.")
     for count in sorted(set(rows) & set(BUCKETS)):
-        for size, modules in maps.items():
-            shape = Shape(dtype, count, *size)
+        for kind, modules in maps.items():
+            shape = Shape(dtype, count, *kind)
             if shape not in known and time.monotonic() < deadline:
-                measured[shape] = known[shape] = fastest(
-                    count, [_weight(module, model) for module in modules[:MOST_WEIGHTS]], NORM_SECONDS if size in normed else 0.0
-                )
+                weights = [_weight(module, model) for module in modules[:MOST_WEIGHTS]]
+                measured[shape] = known[shape] = fastest(count, weights, NORM_SECONDS if kind in normed else 0.0, model.dtype)
     if measured:
         save_choices(path, measured)
-    for size, modules in maps.items():
-        shapes = {count: Shape(dtype, count, *size) for count in rows}
+    for kind, modules in maps.items():
+        shapes = {count: Shape(dtype, count, *kind) for count in rows}
         launches = {count: known[shape] for count, shape in shapes.items() if shape in known}
         for module in modules:
             module.launches = launches
     return len(measured)
 
 
-def fastest(rows: int, weights: Sequence[Tensor], norm_s: float) -> Tiling | None:
-    """The fastest launch for so many rows and weights of one shape, which follow each other so that none is in the cache; None where
-    the matrix library is faster. norm_s: seconds that a launch saves which can norm the rows first."""
-    outputs, inputs = _size(weights[0])
+def fastest(rows: int, weights: Sequence[Tensor | QuantWeight], norm_s: float, dtype: torch.dtype) -> Tiling | None:
+    """The fastest launch for so many rows of a type and weights of one shape and format, which follow each other so that none is in the
+    cache; None where what computes many rows is faster. norm_s: seconds that a launch saves which can norm the rows first."""
+    inputs = weights[0].shape[1]
     cache = torch.cuda.get_device_properties(weights[0].device).L2_cache_size
-    enough = -(-3 * cache // (weights[0].element_size() * outputs * inputs))
+    enough = -(-3 * cache // max(1, weights[0].nbytes))
     weights = [weights[i % len(weights)] for i in range(max(4, min(enough, MOST_WEIGHTS)))]
-    x = torch.randn(rows, inputs, dtype=weights[0].dtype, device=weights[0].device)
-    library = duration([partial(functional.linear, x, weight) for weight in weights], x.device)
+    x = torch.randn(rows, inputs, dtype=dtype, device=weights[0].device)
+    library = duration([partial(_many, x, weight) for weight in weights], x.device)
     times: dict[Tiling, float] = {}
-    for launch in candidates(rows, inputs):
+    for launch in candidates(rows, inputs) if isinstance(weights[0], Tensor) else quant_candidates(rows, weights[0]):
         try:
-            times[launch] = duration([partial(skinny_triton, x, weight, launch=launch) for weight in weights], x.device)
+            times[launch] = duration([partial(_few, x, weight, launch) for weight in weights], x.device)
         except Exception as error:
             # Triton has many ways of saying that a launch does not fit the card. After a fault nothing would run.
             if isinstance(error, torch.AcceleratorError):
@@ -93,6 +97,18 @@ def fastest(rows: int, weights: Sequence[Tensor], norm_s: float) -> Tiling | Non
     times = {launch: time - norm_s if launch.whole else time for launch, time in times.items()}
     best = min(times, key=lambda launch: times[launch], default=None)
     return best if best is not None and times[best] <= library + EPILOGUE_SECONDS else None
+
+
+def _few(x: Tensor, weight: Tensor | QuantWeight, launch: Tiling) -> Tensor:
+    return skinny_triton(x, weight, launch=launch) if isinstance(weight, Tensor) else quant_linear_triton(x, weight, launch=launch)
+
+
+def _many(x: Tensor, weight: Tensor | QuantWeight) -> Tensor:
+    if isinstance(weight, Tensor):
+        return functional.linear(x, weight)
+    if multiplies(weight.activations, x.device):
+        return quant_many(x, weight, None)
+    return functional.linear(x, widened(weight, x.dtype))
 
 
 def duration(runs: Sequence[Callable[[], Tensor]], device: torch.device) -> float:
@@ -117,11 +133,13 @@ def duration(runs: Sequence[Callable[[], Tensor]], device: torch.device) -> floa
     return statistics.median(times)
 
 
-def _weight(module: Linear | Head, model: Transformer) -> Tensor:
+def _weight(module: Linear | Head, model: Transformer) -> Tensor | QuantWeight:
+    if isinstance(module, Linear) and module.quant is not None:
+        return module.quant
     if module.weight is None:  # a head that is tied
         return model.embedding.token.weight
     return module.weight
 
 
-def _size(weight: Tensor) -> tuple[int, int]:
-    return weight.shape[0], weight.shape[1]
+def _kind(weight: Tensor | QuantWeight) -> tuple[int, int, str]:
+    return weight.shape[0], weight.shape[1], PLAIN if isinstance(weight, Tensor) else format_name(weight)

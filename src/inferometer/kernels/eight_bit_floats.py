@@ -33,9 +33,7 @@ def dot_floats(word: Any, a: Any, b: Any, c: Any, d: Any, total: Any, assembled:
             fma.rn.f32 f2, f2, $4, f1;
             fma.rn.f32 $0, f3, $5, f2;
         }"""
-        total = tl.inline_asm_elementwise(
-            code, "=f,r,f,f,f,f,f", [word, a, b, c, d, total], dtype=tl.float32, is_pure=True, pack=1
-        )
+        total = tl.inline_asm_elementwise(code, "=f,r,f,f,f,f,f", [word, a, b, c, d, total], dtype=tl.float32, is_pure=True, pack=1)
     else:
         total += wide_float(word << 24) * a + wide_float(word << 16) * b + wide_float(word << 8) * c + wide_float(word) * d
     return total

@@ -37,9 +37,7 @@ def bytes_together(whole: Any, count: constexpr, assembled: constexpr) -> Any:
             prmt.b32 $0, ab, cd, 0x5410;
             prmt.b32 $1, ab, cd, 0x7632;
         }"""
-        low, high = tl.inline_asm_elementwise(
-            code, "=r,=r,r,r,r,r", [a, b, c, d], dtype=(tl.int32, tl.int32), is_pure=True, pack=1
-        )
+        low, high = tl.inline_asm_elementwise(code, "=r,=r,r,r,r,r", [a, b, c, d], dtype=(tl.int32, tl.int32), is_pure=True, pack=1)
     else:
         parts = tl.reshape(whole, [count, 4])
         shift = (tl.arange(0, 4) * 8)[None, :]
@@ -54,11 +52,11 @@ def dot_bytes(word: Any, other: Any, total: Any, word_signed: constexpr, other_s
         if word_signed and other_signed:
             code: tl.constexpr = "dp4a.s32.s32 $0, $1, $2, $3;"
         elif word_signed:
-            code: tl.constexpr = "dp4a.s32.u32 $0, $1, $2, $3;"
+            code: tl.constexpr = "dp4a.s32.u32 $0, $1, $2, $3;"  # type: ignore[no-redef]
         elif other_signed:
-            code: tl.constexpr = "dp4a.u32.s32 $0, $1, $2, $3;"
+            code: tl.constexpr = "dp4a.u32.s32 $0, $1, $2, $3;"  # type: ignore[no-redef]
         else:
-            code: tl.constexpr = "dp4a.u32.u32 $0, $1, $2, $3;"
+            code: tl.constexpr = "dp4a.u32.u32 $0, $1, $2, $3;"  # type: ignore[no-redef]
         total = tl.inline_asm_elementwise(code, "=r,r,r,r", [word, other, total], dtype=tl.int32, is_pure=True, pack=1)
     else:
         for place in tl.static_range(4):

@@ -12,10 +12,11 @@ from inferometer.kernels.widen import widen, widen_nibbles, widen_symmetric
 
 @kernel("rows")
 def quant_few_product(
-    x: Any, data: Any, scale: Any, zero: Any, bias: Any, residual: Any, out: Any, partial: Any, arrived: Any,
-    rows: Any, outputs: Any, inputs: Any, row_bytes: Any, groups: Any, x_row: Any, residual_row: Any, out_row: Any, kind: constexpr, group: constexpr, zeroed: constexpr,
-    members: constexpr, parts: constexpr, tile: constexpr, step: constexpr, stages: constexpr, even: constexpr,
-    activation: constexpr, biased: constexpr, added: constexpr, wide: constexpr, assembled: constexpr, paired: constexpr, early: constexpr,
+    x: Any, data: Any, scale: Any, zero: Any, bias: Any, residual: Any, out: Any, partial: Any, arrived: Any, rows: Any, outputs: Any,
+    inputs: Any, row_bytes: Any, groups: Any, x_row: Any, residual_row: Any, out_row: Any, kind: constexpr, group: constexpr,
+    zeroed: constexpr, members: constexpr, parts: constexpr, tile: constexpr, step: constexpr, stages: constexpr, even: constexpr,
+    activation: constexpr, biased: constexpr, added: constexpr, wide: constexpr, assembled: constexpr, paired: constexpr,
+    early: constexpr,
 ) -> None:  # fmt: skip
     """Rows padded to those of a matrix product whose other side is the weight. Each iteration takes `step` inputs, which share a scale
     where there are groups: products of a step are scaled as they are added.
@@ -125,10 +126,10 @@ def pairs(
     k = first + 2 * pair
     if paired:
         both = states.to(tl.pointer_type(tl.int32)) + first // 2 + pair[None, :]
-        if even:
-            words = tl.load(both, mask=there[:, None], other=0)
-        else:
-            words = tl.load(both, mask=there[:, None] & (k < inputs)[None, :], other=0)
+        real = there[:, None]
+        if not even:
+            real = real & (k < inputs)[None, :]
+        words = tl.load(both, mask=real, other=0)
         a = (words & 65535).to(tl.int16).to(x.dtype.element_ty, bitcast=True)
         b = (words >> 16).to(tl.int16).to(x.dtype.element_ty, bitcast=True)
     else:

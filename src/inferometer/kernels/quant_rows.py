@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from inferometer.kernels.finish import finish
 from inferometer.kernels.eight_bit_floats import dot_floats
+from inferometer.kernels.finish import finish
 from inferometer.kernels.fixed_point import bytes_together, dot_bytes, fixed_point, four
 from inferometer.kernels.prefetch import prefetch
 from inferometer.kernels.skinny_rows import whole_row
@@ -28,7 +28,6 @@ def quant_rows_product(
     if early:
         tl.extra.cuda.gdc_launch_dependents()
     each: constexpr = 8 if kind == "int4" else 4
-    chunks: constexpr = line // 4
     width: constexpr = segments * line * each
     first = tl.program_id(0) * span
     stop = tl.minimum(first + span, outputs)
@@ -48,27 +47,30 @@ def quant_rows_product(
         prefetch(words + ahead + tl.minimum(tl.arange(0, row_lines) * 32, across - 1)[None, :])
         tl.extra.cuda.gdc_wait()
     last = rows - 1
-    row0 = ready(whole_row(x, k, real, factor, shift, epsilon, inputs, normed), kind, segments, line, assembled)
+    ready0 = ready(whole_row(x, k, real, factor, shift, epsilon, inputs, normed), kind, segments, line, assembled)
     if members > 1:
-        row1 = ready(whole_row(x + tl.minimum(1, last) * x_row, k, real, factor, shift, epsilon, inputs, normed), kind, segments, line, assembled)
+        row1 = whole_row(x + tl.minimum(1, last) * x_row, k, real, factor, shift, epsilon, inputs, normed)
+        ready1 = ready(row1, kind, segments, line, assembled)
     if members > 2:
-        row2 = ready(whole_row(x + tl.minimum(2, last) * x_row, k, real, factor, shift, epsilon, inputs, normed), kind, segments, line, assembled)
-        row3 = ready(whole_row(x + tl.minimum(3, last) * x_row, k, real, factor, shift, epsilon, inputs, normed), kind, segments, line, assembled)
+        row2 = whole_row(x + tl.minimum(2, last) * x_row, k, real, factor, shift, epsilon, inputs, normed)
+        ready2 = ready(row2, kind, segments, line, assembled)
+        row3 = whole_row(x + tl.minimum(3, last) * x_row, k, real, factor, shift, epsilon, inputs, normed)
+        ready3 = ready(row3, kind, segments, line, assembled)
     for base in tl.range(first, stop, tile, num_stages=1):
         n = base + tl.arange(0, tile)
         w1, s1, z1 = load_tile(words, scale, zero, base + tile, stop, outputs, inputs, each, group, zeroed, segments, line, tile)
         whole = 1.0
         if kind != "int4":
             whole = tl.load(scale + tl.minimum(n, outputs - 1))
-        value = product(w, s, z, row0, kind, zeroed, assembled) * whole
+        value = product(w, s, z, ready0, kind, zeroed, assembled) * whole
         put(value, out, bias, residual, n, n < stop, activation, biased, added)
         if members > 1:
-            value = product(w, s, z, row1, kind, zeroed, assembled) * whole
+            value = product(w, s, z, ready1, kind, zeroed, assembled) * whole
             put(value, out + out_row, bias, residual + residual_row, n, (n < stop) & (rows > 1), activation, biased, added)
         if members > 2:
-            value = product(w, s, z, row2, kind, zeroed, assembled) * whole
+            value = product(w, s, z, ready2, kind, zeroed, assembled) * whole
             put(value, out + 2 * out_row, bias, residual + 2 * residual_row, n, (n < stop) & (rows > 2), activation, biased, added)
-            value = product(w, s, z, row3, kind, zeroed, assembled) * whole
+            value = product(w, s, z, ready3, kind, zeroed, assembled) * whole
             put(value, out + 3 * out_row, bias, residual + 3 * residual_row, n, (n < stop) & (rows > 3), activation, biased, added)
         w, s, z = w1, s1, z1
 
@@ -110,17 +112,19 @@ def ready(row: Any, kind: constexpr, segments: constexpr, line: constexpr, assem
         low0, high0 = bytes_together(even, segments * line, assembled)
         low1, high1 = bytes_together(odd, segments * line, assembled)
         total = tl.sum(tl.reshape(whole << 16 >> 16, [segments * chunks, 32]), 1).to(tl.float32) * unit
-        return (
+        parts = (
             tl.reshape(unit, [1, segments, 1, chunks]), tl.reshape(total, [1, segments, 1, chunks]),
-            spread(low0, segments, chunks), spread(high0, segments, chunks), spread(low1, segments, chunks), spread(high1, segments, chunks),
+            spread(low0, segments, chunks), spread(high0, segments, chunks), spread(low1, segments, chunks),
+            spread(high1, segments, chunks),
         )  # fmt: skip
     elif kind == "fp8":
         bytes0, bytes1, bytes2, bytes3 = four(tl.reshape(row, [1, segments, 1, chunks, 2, 2, 2, 2]))
-        return four(bytes0), four(bytes1), four(bytes2), four(bytes3)
+        parts = four(bytes0), four(bytes1), four(bytes2), four(bytes3)
     else:
         whole, unit = fixed_point(row, segments * line * 4, 16)
         low, high = bytes_together(whole, segments * line, assembled)
-        return tl.reshape(unit, [1, segments, 1, chunks]), spread(low, segments, chunks), spread(high, segments, chunks)
+        parts = tl.reshape(unit, [1, segments, 1, chunks]), spread(low, segments, chunks), spread(high, segments, chunks)
+    return parts
 
 
 @kernel()
@@ -147,10 +151,8 @@ def product(w: Any, s: Any, z: Any, row: Any, kind: constexpr, zeroed: constexpr
             low = dot_bytes(odd, low1[j], low, False, False, assembled)
             high = dot_bytes(even, high0[j], high, False, True, assembled)
             high = dot_bytes(odd, high1[j], high, False, True, assembled)
-        if zeroed:
-            offset = z.to(tl.float32) * total
-        else:
-            offset = 8.0 * total
+        # Where there are no zero points z is the 8 that stands for all.
+        offset = (z.to(tl.float32) if zeroed else z) * total
         found = ((high * 256 + low).to(tl.float32) * unit - offset) * s.to(tl.float32)
     elif kind == "fp8":
         found = tl.zeros([repeats, segments, beside, chunks], tl.float32)

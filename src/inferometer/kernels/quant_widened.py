@@ -63,10 +63,7 @@ def _widen(
     else:
         k = byte
         real = k < inputs
-        if kind == "int8":
-            numbers = bits.to(tl.float32)
-        else:
-            numbers = wide_float(bits.to(tl.int32) << 24)
+        numbers = bits.to(tl.float32) if kind == "int8" else wide_float(bits.to(tl.int32) << 24)
         numbers = numbers * tl.load(scale + row)
     if ordered:
         k = tl.load(order + k, mask=real, other=0)

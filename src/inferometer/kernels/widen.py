@@ -31,7 +31,8 @@ def widen(data: Any, kind: constexpr, dtype: constexpr, assembled: constexpr) ->
             }"""
         elif kind == "int8":
             # 1024 plus the number plus 128, written without arithmetic.
-            code: tl.constexpr = """{
+            code: tl.constexpr = (  # type: ignore[no-redef]
+                """{
                 .reg .b32 u, a, b, k0, k1;
                 mov.b32 k0, 0x3c003c00;
                 mov.b32 k1, 0xe480e480;
@@ -41,9 +42,11 @@ def widen(data: Any, kind: constexpr, dtype: constexpr, assembled: constexpr) ->
                 fma.rn.f16x2 $0, a, k0, k1;
                 fma.rn.f16x2 $1, b, k0, k1;
             }"""
+            )
         elif dtype == tl.bfloat16:
             # The bits in their places, and the exponent made up for by a factor of 2^120.
-            code: tl.constexpr = """{
+            code: tl.constexpr = (  # type: ignore[no-redef]
+                """{
                 .reg .b32 a, b, m, k0, k1;
                 mov.b32 k0, 0x7b807b80;
                 mov.b32 k1, 0x80008000;
@@ -58,9 +61,11 @@ def widen(data: Any, kind: constexpr, dtype: constexpr, assembled: constexpr) ->
                 lop3.b32 m, b, 0x80008000, m, 0xea;
                 fma.rn.bf16x2 $1, m, k0, k1;
             }"""
+            )
         else:
             # As above, by a factor of 2^8.
-            code: tl.constexpr = """{
+            code: tl.constexpr = (  # type: ignore[no-redef]
+                """{
                 .reg .b32 a, b, m, k0;
                 mov.b32 k0, 0x5c005c00;
                 prmt.b32 a, $2, 0, 0x1404;
@@ -74,6 +79,7 @@ def widen(data: Any, kind: constexpr, dtype: constexpr, assembled: constexpr) ->
                 lop3.b32 m, b, 0x80008000, m, 0xea;
                 mul.rn.f16x2 $1, m, k0;
             }"""
+            )
         wide = tl.inline_asm_elementwise(code, "=r,=r,r", [data], dtype=dtype.value, is_pure=True, pack=4)
     elif kind == "int8":
         wide = data.to(dtype)
@@ -86,7 +92,7 @@ def widen(data: Any, kind: constexpr, dtype: constexpr, assembled: constexpr) ->
 def widen_nibbles(data: Any, zero: Any, dtype: constexpr, assembled: constexpr) -> Any:
     """Of bytes (tile, bytes) with two nibbles, nibble - zero in `dtype`, rounded once: of the lower ones and of the higher ones.
 
-    zero: (tile,), from 0 to 15. What is between it and a whole number is taken off by itself: whatever its type, it is not rounded to `dtype`.
+    zero: (tile,), from 0 to 15. What is between it and a whole number is taken off by itself, so that it is not rounded to `dtype`.
     """
     zero = zero.to(tl.float32)
     whole = (zero + 0.5).to(tl.int32).to(tl.float32)
@@ -116,8 +122,9 @@ def widen_nibbles(data: Any, zero: Any, dtype: constexpr, assembled: constexpr) 
                 fma.rn.bf16x2 $3, $8, minus, m;
             }"""
         else:
-            least: tl.constexpr = 1024.0
-            code: tl.constexpr = """{
+            least: tl.constexpr = 1024.0  # type: ignore[no-redef]
+            code: tl.constexpr = (  # type: ignore[no-redef]
+                """{
                 .reg .b32 a, b, m, minus;
                 mov.b32 minus, 0xbc00bc00;
                 prmt.b32 a, $4, 0, 0x4140;
@@ -137,6 +144,7 @@ def widen_nibbles(data: Any, zero: Any, dtype: constexpr, assembled: constexpr) 
                 fma.rn.f16x2 m, $6, minus, m;
                 fma.rn.f16x2 $3, $8, minus, m;
             }"""
+            )
         shift = tl.broadcast_to((whole + least).to(dtype)[:, None], data.shape)
         low, high = tl.inline_asm_elementwise(
             code, "=&r,=&r,=&r,=&r,r,r,r,r,r", [data, shift, rest], dtype=(dtype.value, dtype.value), is_pure=True, pack=4
@@ -170,7 +178,8 @@ def widen_symmetric(data: Any, dtype: constexpr, assembled: constexpr) -> Any:
                 fma.rn.bf16x2 $3, m, k0, k1;
             }"""
         else:
-            code: tl.constexpr = """{
+            code: tl.constexpr = (  # type: ignore[no-redef]
+                """{
                 .reg .b32 a, b, m, k0, k1, k2, k3;
                 mov.b32 k0, 0x3c003c00;
                 mov.b32 k1, 0xe408e408;
@@ -187,6 +196,7 @@ def widen_symmetric(data: Any, dtype: constexpr, assembled: constexpr) -> Any:
                 lop3.b32 m, b, 0x00f000f0, 0x64006400, 0xea;
                 fma.rn.f16x2 $3, m, k2, k3;
             }"""
+            )
         low, high = tl.inline_asm_elementwise(code, "=&r,=&r,=&r,=&r,r", [data], dtype=(dtype.value, dtype.value), is_pure=True, pack=4)
     else:
         low, high = (data & 15).to(dtype) - 8.0, (data >> 4).to(dtype) - 8.0
