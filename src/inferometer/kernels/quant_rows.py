@@ -119,11 +119,12 @@ def ready(row: Any, kind: constexpr, segments: constexpr, line: constexpr, assem
         )  # fmt: skip
     elif kind == "fp8":
         bytes0, bytes1, bytes2, bytes3 = four(tl.reshape(row, [1, segments, 1, chunks, 2, 2, 2, 2]))
-        parts = four(bytes0), four(bytes1), four(bytes2), four(bytes3)
+        parts = four(bytes0), four(bytes1), four(bytes2), four(bytes3)  # type: ignore[assignment]
     else:
         whole, unit = fixed_point(row, segments * line * 4, 16)
         low, high = bytes_together(whole, segments * line, assembled)
-        parts = tl.reshape(unit, [1, segments, 1, chunks]), spread(low, segments, chunks), spread(high, segments, chunks)
+        unit = tl.reshape(unit, [1, segments, 1, chunks])
+        parts = unit, spread(low, segments, chunks), spread(high, segments, chunks)  # type: ignore[assignment]
     return parts
 
 
