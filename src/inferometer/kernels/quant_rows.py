@@ -90,7 +90,11 @@ def load_tile(
     segment = tl.arange(0, segments)[None, :, None, None]
     at = segment * line + tl.arange(0, line)[None, None, None, :]
     real = (at < across) & (first < stop)
-    w = tl.load(words + n * across + at, mask=real, other=0, eviction_policy="evict_first")
+    # The compiler deals elements out to lanes by how long they lie side by side, and where that is equal one version begins with the
+    # first size and another with the last. What is said here of all but the last is not so: it puts them in this order, in which the
+    # lanes of an output are neighbours. Triton 3.6 adds up others' in their place if they are not.
+    where = tl.max_contiguous(words + n * across + at, [1, 2, 4, line])
+    w = tl.load(where, mask=real, other=0, eviction_policy="evict_first")
     s, z = 1.0, 8.0
     if group is not None:
         chunk = segment * (line // 4) + tl.arange(0, line // 4)[None, None, None, :]
