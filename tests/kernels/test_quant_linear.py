@@ -48,11 +48,11 @@ def whole(weight: QuantWeight, tile: int, line: int = 32) -> Tiling:
 
 
 def launches_for(weight: QuantWeight, rows: int) -> list[Tiling]:
-    cut = Tiling(16, 32 if weight.kind == "int4" else 16, 4, 2, 64)
-    single = Tiling(16, min(64, step_of(weight)), 4, 2)
-    if rows > 4 or not whole_possible(weight):
-        return [single, cut]
-    return [single, cut, whole(weight, 8), whole(weight, 1), whole(weight, 2, 64)]
+    several = 4 if weight.kind == "int4" and weight.group != weight.inputs else 1
+    launches = [Tiling(16, step_of(weight), 4, 2, 64), Tiling(16, step_of(weight) * several, 4, 2, 3)]
+    if rows <= 4 and whole_possible(weight):
+        launches += [whole(weight, 8), whole(weight, 2, 64)]
+    return launches
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -64,30 +64,29 @@ def test_reference_is_the_formula(name: str, dtype: torch.dtype) -> None:
     close(got, exact(x, weight).relu() + 1, dtype)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize(("outputs", "inputs"), [(48, 256), (21, 328), (5, 16)])
-@pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("rows", [1, 3, 17])
-def test_kernel_is_the_formula(
-    interpreted: Callable[..., Any], rows: int, name: str, outputs: int, inputs: int, dtype: torch.dtype
-) -> None:
-    weight, x = drawn_weight(outputs, inputs, **FORMATS[name]), fenced(rows, inputs, dtype, 2)
+@pytest.mark.parametrize(
+    ("name", "rows", "dtype"),
+    [
+        *((name, rows, torch.float16) for name in FORMATS for rows in (1, 6)),
+        ("int8", 3, torch.bfloat16), ("fp8", 3, torch.bfloat16), ("int4 g32", 3, torch.bfloat16), ("int4 g64 symmetric", 2, torch.float16),
+    ],
+)  # fmt: skip
+def test_kernel_is_the_formula(interpreted: Callable[..., Any], name: str, rows: int, dtype: torch.dtype) -> None:
+    weight, x = drawn_weight(21, 328, **FORMATS[name]), fenced(rows, 328, dtype, 2)
     for launch in launches_for(weight, rows):
         close(interpreted(quant_linear_triton, x, weight, launch=launch), exact(x, weight), dtype)
 
 
-@pytest.mark.parametrize("name", ["int8", "fp8", "int4 g32", "int4 g64 symmetric", "int4 all"])
-@pytest.mark.parametrize("inputs", [1, 33, 50, 99])
+@pytest.mark.parametrize("name", ["fp8", "int4 g32", "int4 all"])
+@pytest.mark.parametrize("inputs", [1, 33, 50])
 def test_any_number_of_inputs(interpreted: Callable[..., Any], name: str, inputs: int) -> None:
     """Half a byte at the end of an odd row stands for nothing."""
-    for dtype in (torch.float16, torch.float32):
-        weight, x = drawn_weight(7, inputs, **FORMATS[name]), fenced(5, inputs, dtype, 3)
-        for launch in launches_for(weight, 5):
-            close(interpreted(quant_linear_triton, x, weight, launch=launch), exact(x, weight), dtype)
+    weight, x = drawn_weight(7, inputs, **FORMATS[name]), fenced(5, inputs, torch.float32, 3)
+    for launch in launches_for(weight, 5):
+        close(interpreted(quant_linear_triton, x, weight, launch=launch), exact(x, weight), torch.float32)
 
 
-@pytest.mark.parametrize("name", ["int8", "int4 g64", "fp8"])
-@pytest.mark.parametrize("rows", [1, 4, 6])
+@pytest.mark.parametrize(("name", "rows"), [("int8", 4), ("int4 g64", 6), ("fp8", 1)])
 def test_kernel_ends_as_separate_operations_would(interpreted: Callable[..., Any], name: str, rows: int) -> None:
     dtype = torch.float16
     weight, x = drawn_weight(40, 256, **FORMATS[name]), fenced(rows, 256, dtype, 4)
@@ -98,9 +97,7 @@ def test_kernel_ends_as_separate_operations_would(interpreted: Callable[..., Any
         close(got, want, dtype, slack=2)
 
 
-@pytest.mark.parametrize("name", ["int8", "int4 g32"])
-@pytest.mark.parametrize("kind", ["layer", "rms"])
-@pytest.mark.parametrize("rows", [1, 2, 4])
+@pytest.mark.parametrize(("name", "rows", "kind"), [("int8", 1, "layer"), ("int4 g32", 2, "rms"), ("fp8", 4, "layer")])
 def test_rows_are_normed_first(interpreted: Callable[..., Any], rows: int, kind: NormKind, name: str) -> None:
     dtype = torch.float16
     weight, x = drawn_weight(20, 264, **FORMATS[name]), fenced(rows, 264, dtype, 7)
@@ -153,8 +150,8 @@ def test_no_rows_and_no_outputs() -> None:
 
 class TestTable:
     @pytest.mark.parametrize("name", FORMATS)
-    @pytest.mark.parametrize("inputs", [1, 64, 768, 2048, 5120, 8192, 16384])
-    @pytest.mark.parametrize("rows", [1, 2, 3, 4, 16, 32])
+    @pytest.mark.parametrize("inputs", [1, 64, 768, 5120, 16384])
+    @pytest.mark.parametrize("rows", [1, 3, 16])
     def test_something_serves_everything(self, rows: int, inputs: int, name: str) -> None:
         weight = drawn_weight(2, inputs, **FORMATS[name])
         launches = quant_candidates(rows, weight)
@@ -165,7 +162,8 @@ class TestTable:
             assert launch.programs > 0
             assert not launch.whole or (rows <= 4 and whole_possible(weight))
             if not launch.whole and weight.group is not None and weight.group < inputs:
-                assert weight.group % launch.block == 0
+                assert launch.block in (step_of(weight), 4 * step_of(weight))
+                assert weight.group % step_of(weight) == 0
 
 
 GPU_SHAPES = [(4096, 16384), (12288, 4096), (1000, 4096), (258, 2048), (96, 80), (33, 50), (576, 1536), (21, 331)]

@@ -17,15 +17,19 @@ ROW_REGISTERS = 64
 LINES = (32, 64, 128)
 """Words of a weight's row that lie side by side in a warp: 128 are all of it, of fewer there are several rows."""
 WHOLE: dict[int, tuple[tuple[int, int, int], ...]] = {
-    1: ((8, 2, 32), (8, 2, 16), (16, 1, 32), (4, 4, 32), (8, 3, 16), (4, 6, 16)),
-    2: ((8, 2, 16), (8, 1, 32), (16, 1, 16), (4, 4, 16)),
-    4: ((8, 2, 16), (8, 1, 16), (16, 1, 16), (4, 3, 16)),
+    1: ((8, 2, 32), (4, 4, 32), (16, 1, 32), (8, 2, 16), (4, 5, 16)),
+    2: ((8, 2, 16), (4, 4, 16), (16, 1, 16)),
+    4: ((8, 2, 16), (4, 3, 16), (16, 1, 16)),
 }
 """By rows: (warps, programs a processor, words of a tile that a thread holds), each a launch."""
-FEW: tuple[tuple[int, int, int, int], ...] = ((128, 4, 4, 4), (256, 4, 4, 3), (128, 4, 5, 2), (64, 4, 4, 6), (256, 8, 4, 2), (64, 2, 5, 8))
-"""Of more rows: (outputs, warps, stages, programs a processor)."""
+FEW: tuple[tuple[int, int, int, int], ...] = ((128, 4, 5, 2), (128, 8, 5, 2), (64, 4, 6, 3), (256, 8, 4, 1))
+"""Of more rows: (outputs, warps, stages, programs a processor). No more programs than have room: a second round would be half empty."""
+FEW_NIBBLES: tuple[tuple[int, int, int, int], ...] = ((128, 4, 3, 3), (64, 4, 3, 4), (64, 2, 3, 5), (128, 8, 3, 2), (256, 8, 3, 1))
+"""The same for int4."""
 BYTES = 128
-"""Of a row of the weight that an iteration takes at most."""
+"""Inputs of a step at most, and of an iteration for weights of 8 bits: a cache line of each row."""
+GROUPS = 4
+"""Steps of an iteration for int4, where a row has so many: of 32 bytes they would leave memory three quarters idle."""
 
 
 def whole_possible(weight: QuantWeight) -> bool:
@@ -37,8 +41,10 @@ def quant_candidates(rows: int, weight: QuantWeight) -> tuple[Tiling, ...]:
     """What the tables say for so many rows. The first serves unless measuring says otherwise."""
     padded = power_of_two(rows)
     launches = list(_wholes(padded, weight)) if padded in WHOLE and whole_possible(weight) else []
-    block = step_of(weight)
-    few = [Tiling(outputs, block, warps, stages, programs, early=True) for outputs, warps, stages, programs in FEW]
+    step = step_of(weight)
+    block = step * GROUPS if weight.kind == "int4" and weight.inputs >= step * GROUPS and _divided(weight) else step
+    table = FEW_NIBBLES if weight.kind == "int4" else FEW
+    few = [Tiling(outputs, block, warps, stages, programs, early=True) for outputs, warps, stages, programs in table]
     return tuple(dict.fromkeys((*launches, *few)))
 
 
@@ -63,12 +69,16 @@ def _wholes(rows: int, weight: QuantWeight) -> Iterator[Tiling]:
 
 
 def step_of(weight: QuantWeight) -> int:
-    """Inputs of an iteration for more rows: as many as share a scale, up to a limit."""
-    if weight.group is None:
+    """Inputs of a step for more rows: as many as share a scale, up to a limit."""
+    if not _divided(weight):
         return BYTES
-    if weight.group >= weight.inputs:
-        return BYTES
+    assert weight.group is not None
     return next(step for step in (128, 64, 32) if weight.group % step == 0)
+
+
+def _divided(weight: QuantWeight) -> bool:
+    """Whether a row has several groups."""
+    return weight.group is not None and weight.group < weight.inputs
 
 
 def words_of(weight: QuantWeight) -> torch.Tensor:

@@ -11,7 +11,7 @@ from torch.nn import functional
 from inferometer.kernels.finish import finish_torch
 from inferometer.kernels.norm import NormWeights
 from inferometer.kernels.quant_few import quant_few_product
-from inferometer.kernels.quant_launch import WORD_INPUTS, quant_tiling, words_of
+from inferometer.kernels.quant_launch import WORD_INPUTS, quant_tiling, step_of, words_of
 from inferometer.kernels.quant_rows import quant_rows_product
 from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.kernels.skinny import MOST_TILES, counters
@@ -117,11 +117,12 @@ def _product(
         arrived = counters(device)
     data = weight.data.view(torch.uint8) if weight.kind == "fp8" else weight.data
     groups = 1 if weight.group is None else weight.scale.shape[1]
+    step = min(chosen.block, step_of(weight))
     assembled = capability(device) >= (8, 0) and x.dtype != torch.float32
     quant_few_product.launch(
         (tiles, parts), x, data, *common, partial, arrived, rows, outputs, inputs, data.shape[1], groups, x.stride(0), added.stride(0),
-        out.stride(0), members=padded, parts=parts, step=chosen.block, stages=chosen.stages, even=inputs % chosen.block == 0,
-        wide=wide(x.dtype, device), assembled=assembled, paired=assembled and _paired(x), **options,
+        out.stride(0), members=padded, parts=parts, step=step, groups_at_once=chosen.block // step, stages=chosen.stages,
+        even=inputs % chosen.block == 0, wide=wide(x.dtype, device), assembled=assembled, paired=assembled and _paired(x), **options,
     )  # fmt: skip
 
 
