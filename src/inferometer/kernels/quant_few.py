@@ -15,9 +15,9 @@ from inferometer.kernels.widen import widen, widen_nibbles, widen_symmetric
 def quant_few_product(
     x: Any, data: Any, scale: Any, zero: Any, bias: Any, residual: Any, out: Any, partial: Any, arrived: Any, rows: Any, outputs: Any,
     inputs: Any, row_bytes: Any, groups: Any, x_row: Any, residual_row: Any, out_row: Any, kind: constexpr, group: constexpr,
-    zeroed: constexpr, members: constexpr, parts: constexpr, tile: constexpr, step: constexpr, groups_at_once: constexpr, stages: constexpr, even: constexpr,
-    activation: constexpr, biased: constexpr, added: constexpr, wide: constexpr, assembled: constexpr, paired: constexpr,
-    early: constexpr,
+    zeroed: constexpr, members: constexpr, parts: constexpr, tile: constexpr, step: constexpr, groups_at_once: constexpr,
+    stages: constexpr, even: constexpr, activation: constexpr, biased: constexpr, added: constexpr, wide: constexpr,
+    assembled: constexpr, paired: constexpr, early: constexpr,
 ) -> None:  # fmt: skip
     """Rows padded to those of a matrix product whose other side is the weight. Each iteration takes `groups_at_once` times `step`
     inputs; a step shares a scale where there are groups: its products are scaled as they are added.
