@@ -65,6 +65,8 @@ def test_a_missing_type_is_said() -> None:
         ({"per_layer_config": {"0": {}}}, "per_layer_config"),
         ({"pruned_heads": {"0": [1]}}, "pruned_heads"),
         ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "'gptq'"),
+        ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}, "'bitsandbytes'"),
+        ({"compression_config": {"quant_method": "sparseml"}}, "'sparseml'"),
         ({"quantization_config": "awq"}, "'awq'"),
         ({"architectures": ["LlamaForSequenceClassification"]}, "'LlamaForSequenceClassification'"),
         ({"architectures": ["BertForSequenceClassification"]}, "'BertForSequenceClassification'"),

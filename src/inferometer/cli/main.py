@@ -20,6 +20,7 @@ COMMANDS = {
     "bench": "measure prefill and decode at several batch sizes",
     "estimate": "predict times, memory and energy on any device, beside the bound",
     "validate": "compare predictions with published measurements, by regime",
+    "quantize": "write a model in few bits to a folder that loads directly",
     "quality": "measure what a number format costs a model: perplexity, divergence, agreement",
     "models": "list the known models; fetch an embedded one",
     "devices": "list the known devices, detect what is here, calibrate it",

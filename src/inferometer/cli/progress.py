@@ -12,23 +12,23 @@ _WIDTH = 80
 class Bar:
     """Draws nothing unless stderr and stdout are terminals: a log file wants no carriage returns, a pipe no escape codes."""
 
-    def __init__(self, label: str) -> None:
-        self._label = label
+    def __init__(self, label: str, unit: str = "run") -> None:
+        self._label, self._unit = label, unit
         self._bar: Any = None
 
     def start(self, total: int) -> None:
-        """Shows the bar with `total` runs to come."""
+        """Shows the bar with `total` units to come."""
         if sys.stderr.isatty() and sys.stdout.isatty():
             from tqdm import tqdm
 
             # A terminal that states no width (`script`, some CI) would get a bar of none.
             width = None if os.get_terminal_size(sys.stderr.fileno()).columns else _WIDTH
             self._bar = tqdm(
-                total=total, desc=self._label, unit="run", file=sys.stderr, leave=False, dynamic_ncols=width is None, ncols=width
+                total=total, desc=self._label, unit=self._unit, file=sys.stderr, leave=False, dynamic_ncols=width is None, ncols=width
             )
 
     def advance(self, count: int = 1) -> None:
-        """Counts finished runs."""
+        """Counts finished units."""
         if self._bar is not None:
             self._bar.update(count)
 

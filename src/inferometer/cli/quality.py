@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     dtype = str(other.dtype).removeprefix("torch.")
     reference = LLM(arguments.reference or arguments.model, dtype=dtype, device=device, tokenizer=arguments.tokenizer)
     tokens, window = _tokens(other, text), _window(other, arguments.sequence_length)
-    with closing(Bar("quality")) as bar:
+    with closing(Bar("quality", "token")) as bar:
         bar.start(len(tokens))
         found = quality(reference, other, tokens, window, bar.advance)
     answer = {

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 import torch
 
-from inferometer.engine.device import resolve_device, resolve_dtype, resolve_kv_dtype, resolve_numerics, resolve_quantize
+from inferometer.engine.device import check_quantize, resolve_device, resolve_dtype, resolve_kv_dtype, resolve_numerics, resolve_quantize
 from inferometer.engine.engine import PAGE_SIZE, SEATS, SWEEP_TOKENS, Engine
 from inferometer.engine.memory import check_weights, page_budget
 from inferometer.engine.pooling import Pooling, pool, read_pooling
@@ -24,9 +24,11 @@ from inferometer.engine.tuning import tune
 from inferometer.errors import UserError
 from inferometer.model.description import describe, with_weights
 from inferometer.model.families import family
+from inferometer.model.quantisation import read_quantisation
 from inferometer.nn.batch import paged_prompt, prompt_batch
 from inferometer.nn.cache import PagedCache
 from inferometer.nn.formats.layout import QuantLayout, layouts
+from inferometer.nn.formats.stored import QuantisedSource, stored_layouts
 from inferometer.nn.load import load, open_source
 from inferometer.nn.names import fitted
 from inferometer.nn.numerics import Numerics
@@ -52,7 +54,7 @@ class LLM:
     weights: "auto" reads the checkpoint, "dummy" makes seeded random ones on the device.
     tokenizer: a folder, file or "byte"; None for the model's own ("byte" with dummy weights).
     quantize: the format that the layers' matrices are rounded to as they are read: int8, w8a8, int4-g32, int4-g64 (also int4), int4-g128,
-    each of these with -sym, or fp8; None for as they are.
+    each of these with -sym, or fp8; None for as they are stored. "gptq" and "awq" say that they are stored so.
     kv_dtype: of the KV cache: "auto" for the activations' own, or "fp8" or "int8" with a scale for each head of each page.
     admission: which requests enter at which sweep: "continuous" (as room comes free), "zigzag" (a block of num_groups groups of
     group_size requests enters and leaves together), "diagonal" (a group enters at every sweep), "row" (one group at a time). All give
@@ -94,17 +96,22 @@ class LLM:
         self.device = resolve_device(device)
         numerics = resolve_numerics(self.device, deterministic=deterministic)
         resolve_dtype(dtype, self.device, None)  # a wrong --dtype is told before any file is opened
-        weights_in = resolve_quantize(quantize)
+        check_quantize(quantize)
         narrow = resolve_kv_dtype(kv_dtype, deterministic=deterministic)
         described = describe(None if model is None else str(model), config_only=weights == "dummy", revision=revision)
         self.description = described if weights == "dummy" else with_weights(described, revision=revision)
+        weights_in = resolve_quantize(quantize, read_quantisation(self.description.config, self.description.name))
         with closing(open_source(self.description, weights=weights, seed=seed)) as source:
             kind = family(self.description.spec.family)
             self.spec = fitted(self.description.spec, source, kind)
             self.dtype = resolve_dtype(dtype, self.device, source.dtype)
             self.kv_dtype = self.dtype if narrow is None else narrow
+            quantised = None
+            if isinstance(source, QuantisedSource):
+                quantised = stored_layouts(self.spec, source, kind, self.device)
+            elif weights_in is not None:
+                quantised = layouts(self.spec, QuantLayout.of(weights_in, self.device))
             check_weights(self.spec, self.device, self.dtype, weights_in)
-            quantised = None if weights_in is None else layouts(self.spec, QuantLayout.of(weights_in, self.device))
             self.model = Transformer(self.spec, self.device, self.dtype, numerics, quantised)
             load(self.model, source, kind)
         self.model.pack()

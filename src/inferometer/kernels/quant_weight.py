@@ -87,6 +87,12 @@ class QuantWeight:
         zero = None if self.zero is None else self.zero[start:stop]
         return replace(self, data=self.data[start:stop], scale=self.scale[start:stop], zero=zero)
 
+    def picked(self, outputs: Tensor) -> QuantWeight:
+        """The outputs of these numbers, in their order; a copy."""
+        zero = None if self.zero is None else self.zero[outputs]
+        data = self.data.view(torch.uint8)[outputs].view(self.data.dtype)
+        return replace(self, data=data, scale=self.scale[outputs], zero=zero)
+
     def levels(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """(outputs, inputs): the numbers as they are stored, before scales and zero points, columns in stored order."""
         if self.kind != "int4":

@@ -8,6 +8,7 @@ from typing import Any
 from inferometer.errors import ModelError
 from inferometer.model.families import family_for
 from inferometer.model.families.options import shown
+from inferometer.model.quantisation import read_quantisation
 from inferometer.model.spec import ModelSpec
 
 
@@ -23,4 +24,5 @@ def read_spec(config: Mapping[str, Any], name: str) -> ModelSpec:
         family = family_for(config)
     except ModelError as error:
         raise ModelError(f"{name}: {error}") from None
+    read_quantisation(config, name)
     return family.read(config, name)

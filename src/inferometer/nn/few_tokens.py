@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from inferometer.kernels.cpu_library import CpuLibrary, cpu_library
+from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.model.spec import Activation, Alibi, ModelSpec
 from inferometer.nn.alibi import slopes
 from inferometer.nn.batch import RaggedBatch
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from inferometer.nn.transformer import Transformer
 
 DTYPES: Final = (torch.float32, torch.bfloat16)
+# Numbered as in cpu/few_bits.h.
+_KINDS: Final = ("plain", "int8", "int4", "fp8")
+_SCALES: Final = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class _Norm(ctypes.Structure):
@@ -39,6 +43,11 @@ class _Linear(ctypes.Structure):
         ("inputs", ctypes.c_int64),
         ("stride", ctypes.c_int64),
         ("block", ctypes.c_int64),
+        ("scale", ctypes.c_void_p),
+        ("zero", ctypes.c_void_p),
+        ("order", ctypes.c_void_p),
+        ("group", ctypes.c_int64),
+        *((name, ctypes.c_int32) for name in ("kind", "scale_type", "rounded")),
     )
 
 
@@ -193,7 +202,7 @@ class FewTokens:
         outputs, inputs = linear.weight.shape
         bias = self._hold(_wide(linear.bias))
         if linear.quant is not None:
-            raise ValueError("a weight in few bits")
+            return self._few_bits(linear.quant, bias)
         if linear.packed is None:
             if not linear.weight.is_contiguous():
                 raise ValueError("a weight whose rows do not follow each other")
@@ -202,6 +211,14 @@ class FewTokens:
         if layout is None:
             raise ValueError("a packed weight whose layout is not known")
         return _Linear(layout.address, bias, outputs, inputs, layout.inputs, layout.block)
+
+    def _few_bits(self, weight: QuantWeight, bias: int | None) -> _Linear:
+        if weight.activations == "fp8":
+            raise ValueError("activations in fp8")
+        return _Linear(
+            self._hold(weight.data), bias, *weight.shape, 0, 0, self._hold(weight.scale), self._hold(weight.zero), self._hold(weight.order),
+            weight.group or 0, _KINDS.index(weight.kind), _SCALES.index(weight.scale.dtype), weight.activations == "int8",
+        )  # fmt: skip
 
     def _hold(self, tensor: Tensor | None) -> int | None:
         if tensor is None:

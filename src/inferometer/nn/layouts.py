@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
+from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.model.checkpoint import Piece
 from inferometer.model.spec import ModelSpec
 
@@ -20,6 +22,20 @@ def to_parameter(tensor: Tensor, piece: Piece, spec: ModelSpec) -> Tensor:
     if piece.layout == "heads":
         return tensor.reshape(spec.heads, 3, spec.head_size, *tensor.shape[1:]).transpose(0, 1).reshape(tensor.shape)
     return tensor
+
+
+def outputs_to_parameter(weight: QuantWeight, piece: Piece, spec: ModelSpec) -> QuantWeight:
+    """A matrix in few bits, whose outputs are in the checkpoint's order, with those of the parameter."""
+    if piece.layout != "heads":
+        return weight
+    return weight.picked(to_parameter(torch.arange(weight.outputs, device=weight.device), piece, spec))
+
+
+def outputs_to_checkpoint(weight: QuantWeight, piece: Piece, spec: ModelSpec) -> QuantWeight:
+    """The inverse."""
+    if piece.layout != "heads":
+        return weight
+    return weight.picked(to_checkpoint(torch.arange(weight.outputs, device=weight.device), piece, spec))
 
 
 def to_checkpoint(rows: Tensor, piece: Piece, spec: ModelSpec) -> Tensor:

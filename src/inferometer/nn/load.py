@@ -15,11 +15,14 @@ from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.model.checkpoint import Family, Piece
 from inferometer.model.description import ModelDescription, with_weights
 from inferometer.model.families import family as family_named
+from inferometer.model.quantisation import read_quantisation
 from inferometer.model.spec import ModelSpec
 from inferometer.nn.dummy import DummySource
+from inferometer.nn.formats.layout import copy
 from inferometer.nn.formats.rounding import round_into
+from inferometer.nn.formats.stored import QuantisedSource
 from inferometer.nn.gguf import GgufSource
-from inferometer.nn.layouts import rows_of, to_parameter
+from inferometer.nn.layouts import outputs_to_parameter, rows_of, to_parameter
 from inferometer.nn.names import resolve
 from inferometer.nn.safetensors import SafetensorsSource
 from inferometer.nn.source import CheckpointSource
@@ -46,7 +49,14 @@ def open_source(description: ModelDescription, *, weights: str = "auto", seed: i
     path = with_weights(description).path
     if path is None:
         raise ModelError(f"{description.name}: no weights are here; pass a folder with them as MODEL, or --weights dummy")
-    return open_checkpoint(path)
+    source, how = open_checkpoint(path), read_quantisation(description.config, description.name)
+    if how is None or isinstance(source, GgufSource):
+        return source
+    if not isinstance(source, SafetensorsSource):
+        raise ModelError(f"{path}: weights of {how.method} are read from safetensors files only; convert them")
+    kind = family_named(description.spec.family)
+    transposed = any(piece.layout == "columns" for pieces in kind.pieces(description.spec).values() for piece in pieces)
+    return QuantisedSource(source, how, transposed=transposed)
 
 
 def open_checkpoint(path: Path) -> CheckpointSource:
@@ -114,6 +124,10 @@ def fill(
     finite: list[tuple[_Job, Tensor, torch.dtype]] = []
     for job in jobs:
         rows, name = job.rows, names[job.piece.tensor]
+        if isinstance(rows, QuantWeight) and isinstance(source, QuantisedSource) and source.holds(name):
+            copy(rows, outputs_to_parameter(source.quantised(name), job.piece, spec))
+            finite.append((job, rows.scale.isfinite().all(), rows.scale.dtype))
+            continue
         if isinstance(rows, QuantWeight):
             exact = source.read(name, rows.device, source.finest(dtype or torch.float32))
             round_into(rows, to_parameter(exact, job.piece, spec))

@@ -55,16 +55,21 @@ class SafetensorsSource:
         return torch.float32
 
     def read(self, name: str, device: torch.device | str, dtype: torch.dtype) -> Tensor:
-        from safetensors import SafetensorError
-
         file, kind = self._files[name], self._kinds[name]
         if kind not in _DTYPES:
             raise ModelError(f"{file}: the tensor {name} is stored as {kind}, which is not supported, only {', '.join(_DTYPES)}")
+        return self.raw(name).to(device=device, dtype=dtype)
+
+    def raw(self, name: str) -> Tensor:
+        """The tensor on the CPU in the type it is stored in. Raises ModelError where it is damaged."""
+        from safetensors import SafetensorError
+
+        file = self._files[name]
         try:
             tensor: Tensor = self._open[file].get_tensor(name)
         except (SafetensorError, OSError, RuntimeError, ValueError) as error:
             raise ModelError(f"{file}: the tensor {name} cannot be read: {' '.join(str(error).split())}") from None
-        return tensor.to(device=device, dtype=dtype)
+        return tensor
 
     def where(self, name: str) -> str:
         return str(self._files.get(name, self._path))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -95,6 +96,17 @@ class LibraryTokenizer(Tokenizer):
     def token(self, token_id: int) -> str | None:
         token: str | None = self._backend.id_to_token(token_id)
         return token
+
+    def save(self, folder: Path) -> None:
+        """Writes tokenizer.json and tokenizer_config.json, from which `load_tokenizer` makes the same tokenizer.
+
+        Which tokens end a generation is for config.json to say. Raises OSError where they cannot be written.
+        """
+        (folder / "tokenizer.json").write_text(self._backend.to_str(pretty=False), encoding="utf-8")
+        config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **self.special_tokens}
+        if self.chat_template is not None:
+            config["chat_template"] = self.chat_template
+        (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
     def _id_of(self, name: str) -> int | None:
         token = self.special_tokens.get(name)

@@ -6,10 +6,18 @@
 
 // weight: outputs rows of `stride` numbers where block is 0; else [outputs / block][stride / 2][block][2], which is how the processor's
 // matrix instructions want it: pairs of inputs side by side. Inputs beyond `inputs` up to `stride` are zero there.
+//
+// kind other than 0: a weight in few bits (few_bits.h), stored as kernels/quant_weight.py says; stride and block are 0 then.
+// scale, zero: its scales and zero points, of scale_type, zero may be null. group: inputs that share one. order: null, or which input
+// each column belongs to. rounded: whether x is rounded to whole numbers of up to 127, by a scale for each row.
 struct Linear {
     const void* weight;
     const float* bias;
     int64_t outputs, inputs, stride, block;
+    const void *scale, *zero;
+    const int32_t* order;
+    int64_t group;
+    int32_t kind, scale_type, rounded;
 };
 
 constexpr int GROUP = 8;       // rows whose sums fit the registers
@@ -134,6 +142,7 @@ inline int64_t chunk_size(const Linear& map) { return map.block ? map.block : CH
 inline int64_t chunks_of(const Linear& map) { return (map.outputs + chunk_size(map) - 1) / chunk_size(map); }
 
 template <class T> const void* chunk_at(const Linear& map, int64_t chunk) {
+    if (map.kind) return map.weight;  // to be fetched ahead, which few_bits.h sees to itself
     return (const T*)map.weight + chunk * chunk_size(map) * map.stride;
 }
 

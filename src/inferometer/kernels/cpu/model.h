@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "attention.h"
+#include "few_bits.h"
 #include "linear.h"
 
 struct Norm {
@@ -60,15 +61,20 @@ template <class T> struct Room {
         take(partial, tokens * parts * m.heads * m.head_size);
         take(most, tokens * parts * m.heads);
         take(total, tokens * parts * m.heads);
+        int64_t widest = m.hidden > m.feed_forward ? m.hidden : m.feed_forward;
+        if (m.heads * m.head_size > widest) widest = m.heads * m.head_size;
+        prepared_width = ::prepared_width(widest);
+        take(prepared, tokens * prepared_width);
+        take(units, tokens);
         const int64_t rows = (tokens + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
         take(normed, rows * hidden);
         take(attended, rows * attended_width);
         take(activated, rows * inner);
         bytes = at - begin;
     }
-    int64_t hidden, heads, attended_width, inner, up_width, bytes;
+    int64_t hidden, heads, attended_width, inner, up_width, prepared_width, bytes;
     Shared* shared;
-    float *x, *base, *qkv, *up, *partial, *most, *total;
+    float *x, *base, *qkv, *up, *partial, *most, *total, *prepared, *units;
     T *normed, *attended, *activated;
 };
 

@@ -99,12 +99,26 @@ template <class T> class Run {
 
     // epilogue(token, first output, count, values) for parts of x weight^T + bias. then: the map whose weights are wanted next.
     template <class F> void linear(const Linear& map, const T* x, int64_t width, const Linear* then, F epilogue) {
+        prepare_all(map, x, width);
         const void* onward = then ? chunk_at<T>(*then, team.first(chunks_of(*then))) : nullptr;
         team.share(chunks_of(map), [&](int64_t chunk, int64_t next) {
             float y[MOST_TOKENS * WIDEST_CHUNK];
-            const int64_t count = multiply(map, chunk, s.tokens, x, width, y, next < 0 ? onward : chunk_at<T>(map, next));
+            const int64_t count = part(map, chunk, x, width, y, next < 0 ? onward : chunk_at<T>(map, next));
             for (int64_t t = 0; t < s.tokens; t++) epilogue(t, chunk * chunk_size(map), count, y + t * WIDEST_CHUNK);
         });
+    }
+
+    // Readies x for a map in few bits; others read it as it is.
+    void prepare_all(const Linear& map, const T* x, int64_t width) {
+        if (!map.kind) return;
+        team.share(s.tokens, [&](int64_t t, int64_t) {
+            room.units[t] = prepare(map, x + t * width, room.prepared + t * room.prepared_width, room.prepared_width);
+        });
+    }
+
+    int64_t part(const Linear& map, int64_t chunk, const T* x, int64_t width, float* y, const void* ahead) {
+        if (map.kind) return multiply_few_bits<T>(map, chunk, s.tokens, room.prepared, room.prepared_width, room.units, y);
+        return multiply(map, chunk, s.tokens, x, width, y, ahead);
     }
 
     void feed_forward(const Layer& l) {
@@ -120,11 +134,12 @@ template <class T> class Run {
         } else if (width % size == 0) {
             // Gate and value of the same place by the same thread, so that they meet at once.
             const int64_t chunks = width / size;
+            prepare_all(l.up, room.normed, room.hidden);
             const void* onward = chunk_at<T>(l.down, team.first(chunks_of(l.down)));
             team.share(chunks, [&](int64_t chunk, int64_t next) {
                 float gate[MOST_TOKENS * WIDEST_CHUNK], value[MOST_TOKENS * WIDEST_CHUNK];
-                multiply(l.up, chunk, s.tokens, room.normed, room.hidden, gate, chunk_at<T>(l.up, chunk + chunks));
-                multiply(l.up, chunk + chunks, s.tokens, room.normed, room.hidden, value, next < 0 ? onward : chunk_at<T>(l.up, next));
+                part(l.up, chunk, room.normed, room.hidden, gate, chunk_at<T>(l.up, chunk + chunks));
+                part(l.up, chunk + chunks, room.normed, room.hidden, value, next < 0 ? onward : chunk_at<T>(l.up, next));
                 for (int64_t t = 0; t < s.tokens; t++)
                     for (int64_t i = 0; i < size; i += W) {
                         const int64_t at = t * WIDEST_CHUNK + i;

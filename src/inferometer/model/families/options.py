@@ -122,7 +122,7 @@ class Options:
         return hidden // heads
 
     def require_runnable(self, architectures: Sequence[str]) -> None:
-        """Refuses what changes the result in any family and is not run: foreign heads, custom code, encoder-decoders, quantised files."""
+        """Refuses what changes the result in any family and is not run: foreign heads, custom code, encoder-decoders."""
         named = self.raw("architectures")
         if named is not None:
             if not isinstance(named, list) or not all(isinstance(entry, str) for entry in named):
@@ -140,11 +140,6 @@ class Options:
         for option, reason in reasons.items():
             if self.raw(option):
                 raise self.unsupported(option, reason)
-        for option in ("quantization_config", "compression_config"):
-            value = self.raw(option)
-            if value:
-                method = value.get("quant_method") if isinstance(value, Mapping) else value
-                raise self.error(f"{option} with quant_method {shown(method)} is not supported: use the checkpoint before quantisation")
 
     def spec(self, **fields: Any) -> ModelSpec:
         """The finished spec; what contradicts itself is a `ModelError`."""

@@ -1,0 +1,189 @@
+"""A model in few bits as a folder that loads like any other: config.json says the format, one safetensors file holds the weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from inferometer.errors import UserError
+from inferometer.kernels.quant_weight import QuantWeight
+from inferometer.model.checkpoint import Family, Piece
+from inferometer.model.description import ModelDescription
+from inferometer.model.formats import WeightFormat
+from inferometer.model.quantisation import VERSION
+from inferometer.model.spec import ModelSpec
+from inferometer.nn.formats.layout import QuantLayout, layer_matrices
+from inferometer.nn.formats.rounding import round_into
+from inferometer.nn.formats.writer import Shapes, write_safetensors
+from inferometer.nn.layouts import outputs_to_checkpoint, rows_of, to_parameter
+from inferometer.nn.names import resolve
+from inferometer.nn.source import CheckpointSource
+from inferometer.text.load import load_tokenizer
+from inferometer.text.tokenizer import LibraryTokenizer
+
+WEIGHTS: Final = "model.safetensors"
+_CPU: Final = torch.device("cpu")
+_KEPT: Final = ("*.json", "*.txt", "*.jinja", "*.model", "README.md", "LICENSE*")
+"""Of the folder that the model comes from: what tokenizers, chat templates and generation need."""
+_DROPPED: Final = ("config.json", "*.index.json")
+
+Matrices = Callable[[str], QuantWeight]
+"""By a parameter's name, its matrix in few bits."""
+
+
+def matrices_to_nearest(source: CheckpointSource, spec: ModelSpec, family: Family, form: WeightFormat) -> Matrices:
+    """Every matrix rounded to its nearest, as loading the model with this format would."""
+    names, pieces, layout = resolve(spec, source, family), family.pieces(spec), QuantLayout.of(form, _CPU)
+
+    def matrix(parameter: str) -> QuantWeight:
+        parts = pieces[parameter]
+        first = to_parameter(source.read(names[parts[0].tensor], _CPU, torch.float32), parts[0], spec)
+        weight = layout.empty(sum(map(rows_of, parts)), first.shape[1], _CPU)
+        row = 0
+        for piece in parts:
+            read = first if piece is parts[0] else to_parameter(source.read(names[piece.tensor], _CPU, torch.float32), piece, spec)
+            round_into(weight.rows(row, row + rows_of(piece)), read)
+            row += rows_of(piece)
+        return weight
+
+    return matrix
+
+
+class QuantisedFolder:
+    """What `write` puts into a folder.
+
+    dtype: of what stays plain; None for the type it is stored in, float32 where that is no torch type.
+    """
+
+    def __init__(
+        self,
+        description: ModelDescription,
+        source: CheckpointSource,
+        spec: ModelSpec,
+        family: Family,
+        form: WeightFormat,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        self._description, self._source, self._spec, self._form = description, source, spec, form
+        self._names, self._pieces = resolve(spec, source, family), family.pieces(spec)
+        self._dtype = dtype or source.dtype or torch.float32
+        self._layout = QuantLayout.of(form, _CPU)
+
+    @property
+    def tensors(self) -> int:
+        """How many tensors of the checkpoint go into it."""
+        return sum(map(len, self._pieces.values()))
+
+    def write(self, folder: Path, matrices: Matrices, advance: Callable[[], None] = lambda: None) -> None:
+        """Writes the folder, which must not be there or be empty. advance: told after each tensor of the checkpoint.
+
+        The folder appears in one step when it is whole. Raises UserError, one line, where it is in the way or has no room.
+        """
+        if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+            raise UserError(f"-o {folder} is there already; name another folder, or remove it")
+        try:
+            with _appearing(folder) as scratch:
+                write_safetensors(scratch / WEIGHTS, self._shapes(), self._all(matrices, advance))
+                self._copy_others(scratch)
+                # Last: without it the folder is no model.
+                (scratch / "config.json").write_text(json.dumps(self._config(), indent=2) + "\n", encoding="utf-8")
+        except OSError as error:
+            words = error.strerror or str(error)
+            raise UserError(f"-o {folder}: {words}; nothing is kept of it, give a folder with room that can be written") from None
+
+    def _config(self) -> dict[str, Any]:
+        config = dict(self._description.config)
+        config["quantization_config"] = {"quant_method": "inferometer", "version": VERSION, "format": self._form.name}
+        # A checkpoint may hold a head of its own though the configuration ties it.
+        config["tie_word_embeddings"] = self._spec.tied_head
+        if "eos_token_id" not in config and self._description.eos_token_ids:
+            config["eos_token_id"] = list(self._description.eos_token_ids)
+        name = str(self._dtype).removeprefix("torch.")
+        for option in ("dtype", "torch_dtype"):
+            if option in config:
+                config[option] = name
+        return config
+
+    def _copy_others(self, scratch: Path) -> None:
+        """Tokenizer, chat template and generation settings."""
+        path = self._description.path
+        if path is None:
+            return
+        if path.is_file():
+            tokenizer = load_tokenizer(path)
+            if isinstance(tokenizer, LibraryTokenizer):
+                tokenizer.save(scratch)
+            return
+        for pattern in _KEPT:
+            for file in path.glob(pattern):
+                if file.is_file() and not any(file.match(dropped) for dropped in _DROPPED):
+                    shutil.copyfile(file, scratch / file.name)
+
+    def _shapes(self) -> Shapes:
+        shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
+        narrow = set(layer_matrices(self._spec))
+        for parameter, pieces in self._pieces.items():
+            for piece in pieces:
+                if parameter not in narrow:
+                    shapes[piece.tensor] = (piece.shape, self._dtype)
+                    continue
+                outputs, inputs = piece.shape[::-1] if piece.layout == "columns" else piece.shape
+                empty = self._layout.empty(outputs, inputs, "meta")
+                shapes |= {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in _stored(piece, empty)}
+        return shapes
+
+    def _all(self, matrices: Matrices, advance: Callable[[], None]) -> Iterator[tuple[str, Tensor]]:
+        narrow = set(layer_matrices(self._spec))
+        for parameter, pieces in self._pieces.items():
+            whole = matrices(parameter) if parameter in narrow else None
+            row = 0
+            for piece in pieces:
+                if whole is None:
+                    yield piece.tensor, self._source.read(self._names[piece.tensor], _CPU, self._dtype)
+                else:
+                    part = whole.rows(row, row + rows_of(piece))
+                    yield from _stored(piece, outputs_to_checkpoint(part, piece, self._spec))
+                    row += rows_of(piece)
+                advance()
+
+
+def _stored(piece: Piece, weight: QuantWeight) -> Iterator[tuple[str, Tensor]]:
+    """A matrix (outputs, inputs) of the checkpoint in this package's own format."""
+    yield piece.tensor, weight.data
+    yield f"{piece.tensor}_scale", weight.scale
+    if weight.zero is not None:
+        yield f"{piece.tensor}_zero", weight.zero
+    if weight.kind == "int4":
+        yield f"{piece.tensor}_shape", torch.tensor(weight.shape, dtype=torch.int64)
+
+
+@contextmanager
+def _appearing(folder: Path) -> Iterator[Path]:
+    """A folder beside `folder` that takes its place at the end, and goes if anything is raised."""
+    folder = folder.absolute()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        yield scratch
+        scratch.chmod(0o755)
+        for path in scratch.iterdir():
+            _sync(path)
+        if folder.is_dir():
+            folder.rmdir()
+        os.rename(scratch, folder)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
