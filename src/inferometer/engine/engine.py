@@ -221,7 +221,9 @@ class Engine:
         if self._runner is None:
             stride = min(self.pages, -(-self._longest // self.page_size))
             cache = PagedCache(self.model.spec, self.pages, self.page_size, self.model.device, self.kv_dtype)
-            self._runner = Runner(self.model, cache, seats=self.seats, stride=stride, graphs=self.graphs, watermark=self.watermark)
+            # Torch's operations on pages in 8 bits wait for the device, which no graph can.
+            graphs = self.graphs and self.kv_dtype == self.model.dtype
+            self._runner = Runner(self.model, cache, seats=self.seats, stride=stride, graphs=graphs, watermark=self.watermark)
         return self._runner
 
     def _land(self, flight: Flight) -> Emissions:
