@@ -68,10 +68,15 @@ def skinny_triton(
     return out
 
 
-def skinny_peaks(x: Tensor, weight: Tensor, launch: Tiling) -> Peaks:
-    """Of x weight^T, rounded to its type as `skinny` would, the peaks alone: what it would write is never in memory."""
-    peaks = Peaks.of(x.shape[0], weight.shape[0], launch, x.device)
-    _product(x, weight, x, x, x, peaks, launch, None, {"biased": False, "added": False, "activation": None})
+def skinny_peaks(x: Tensor, weight: Tensor, launch: Tiling, norm: NormWeights | None = None) -> Peaks:
+    """Of x weight^T, rounded to its type as `skinny` would, the peaks alone: what it would write is never in memory.
+
+    norm: as in `skinny_triton`.
+    """
+    outputs = weight.shape[0]
+    each = launch.span(outputs, processors(x.device)) if launch.whole else launch.outputs
+    peaks = Peaks.of(x.shape[0], -(-outputs // each), x.device)
+    _product(x, weight, x, x, x, peaks, launch, norm, {"biased": False, "added": False, "activation": None})
     return peaks
 
 
@@ -101,7 +106,7 @@ def _product(
     marks = (out, out, out) if peaks is None else (peaks.tops, peaks.ids, peaks.sums)
     common = x, weight, bias, added, out, *marks
     if chosen.whole:
-        span = -(-tiles // max(1, min(tiles, chosen.programs * processors(x.device)))) * chosen.outputs
+        span = chosen.span(outputs, processors(x.device))
         gamma, beta = (None, None) if norm is None else (norm.weight, norm.bias)
         rows_product.launch(
             (-(-outputs // span),), *common, x if gamma is None else gamma, x if beta is None else beta,

@@ -28,6 +28,11 @@ class Tiling:
     early: bool = False
     whole: bool = False
 
+    def span(self, outputs: int, processors: int) -> int:
+        """Outputs of each program that holds whole rows."""
+        tiles = -(-outputs // self.outputs)
+        return -(-tiles // max(1, min(tiles, self.programs * processors))) * self.outputs
+
     def parts(self, outputs: int, inputs: int, processors: int) -> int:
         """Into how many parts the inputs are cut: a power of two, since each number is compiled for itself."""
         tiles = -(-outputs // self.outputs)
