@@ -51,7 +51,7 @@ class Card:
 
     def launch(self, kernel: Kernel, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
         assert all(0 < size < 65536 for size in grid[1:])
-        launch = {name: options.pop(name) for name in ("num_warps", "num_stages", "launch_pdl") if name in options}
+        launch = {name: options.pop(name) for name in ("num_warps", "num_stages", "launch_pdl", "maxnreg") if name in options}
         parameters = inspect.signature(kernel.function).parameters
         bound = inspect.signature(kernel.function).bind(*arguments, **options).arguments
         signature, constants, known = {}, {}, {}
@@ -98,7 +98,7 @@ def decode(card: Card, heads: int, kv_heads: int, head_size: int, dtype: torch.d
     query, slopes = torch.zeros(2, heads, head_size, dtype=dtype), torch.zeros(heads) if biased else None
     held = pages(kv_heads, head_size, dtype)
     paged_decode.paged_decode_triton(query, **held, page_size=16, scale=0.1, longest=longest, slopes=slopes)
-    card.check(kernels=1 if longest < 512 else 2)
+    card.check(kernels=1)
 
 
 def prefill(card: Card, heads: int, kv_heads: int, head_size: int, dtype: torch.dtype, longest_query: int, biased: bool) -> None:
@@ -231,7 +231,7 @@ class TestCommonCards:
         x, weight = torch.zeros(rows, 512, dtype=half(card)), torch.zeros(1000, 512, dtype=half(card))
         head_choice.choose_best_triton(x, weight, Places.on(x.device, rows))
         head_choice.choose_best_triton(x, weight, Places.on(x.device, rows), norm=norm.NormWeights("layer", 1e-5, x[0], x[0]))
-        card.check(kernels=4 if rows == 1 else 5)
+        card.check(kernels=4)
 
     @pytest.mark.parametrize(("rows", "outputs", "inputs"), [(1, 2048, 1024), (100, 16384, 300), (300, 2048, 1024)])
     def test_invariant_linear(self, card: Card, rows: int, outputs: int, inputs: int) -> None:

@@ -97,7 +97,8 @@ def whole_row(
 
 @kernel()
 def outcome(
-    w: Any, x: Any, bias: Any, residual: Any, n: Any, real: Any, activation: constexpr, biased: constexpr, added: constexpr, dtype: constexpr,
+    w: Any, x: Any, bias: Any, residual: Any, n: Any, real: Any, activation: constexpr, biased: constexpr, added: constexpr,
+    dtype: constexpr,
 ) -> Any:  # fmt: skip
     """Outputs n of one row from weights w (tile, width), with all that follows the product."""
     return finish(tl.sum(w * x.to(tl.float32)[None, :], 1), bias + n, residual + n, real, activation, biased, added, dtype)
