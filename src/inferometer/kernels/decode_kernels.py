@@ -127,15 +127,13 @@ def attend_alone(
         tl.extra.cuda.gdc_wait()
     at_query = query + row.to(tl.int64) * query_row + head * query_head
     q = turn(at_query, cos, sin, row.to(tl.int64), d, d < head_size, head_size, turned)
-    if fresh:
+    if fresh & ahead:
         own_key, own_value = newest_of(
             key + row.to(tl.int64) * key_row + head * key_head, value + row.to(tl.int64) * value_row + head * value_head, cos, sin,
             row.to(tl.int64), head_size, width, turned,
         )  # fmt: skip
         # The launch that opens the sweep may write this entry; all others were there before.
         own_place = tl.load(entries + newest // page_size, mask=ours, other=0).to(tl.int64) * page_size + newest % page_size
-        if not ahead:
-            put_newest(keys, values, own_key, own_value, own_place, head, ours, kv_heads, head_size, width)
     q = q.to(tl.float32) * scale
     if biased:
         slope = tl.load(slopes + head) * 1.4426950408889634
@@ -178,6 +176,12 @@ def attend_alone(
     share = tl.exp2(best - highest)
     mass = tl.sum(total * share, 0)
     result = tl.sum(sums * share[:, None], 0)
+    if fresh & (not ahead):
+        own_key, own_value = newest_of(
+            key + row.to(tl.int64) * key_row + head * key_head, value + row.to(tl.int64) * value_row + head * value_head, cos, sin,
+            row.to(tl.int64), head_size, width, turned,
+        )  # fmt: skip
+        own_place = tl.load(entries + newest // page_size, mask=ours, other=0).to(tl.int64) * page_size + newest % page_size
     if fresh:
         score = tl.where(ours, tl.sum(q * own_key.to(tl.float32), 0), float("-inf"))
         higher = tl.maximum(highest, score)
@@ -190,7 +194,7 @@ def attend_alone(
     at_head = row.to(tl.int64) * heads + head
     if used == 1:
         tl.store(out + at_head * head_size + d, result, mask=d < head_size)
-    if fresh & ahead:
+    if fresh:
         # Not before: no load of keys would be sent out until they have come.
         put_newest(keys, values, own_key, own_value, own_place, head, ours, kv_heads, head_size, width)
     if not whole:  # noqa: SIM102 (known when compiled, the other when run)
