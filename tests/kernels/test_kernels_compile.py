@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from inferometer.kernels import (
+    embed,
     gate,
     head_choice,
     invariant_attention,
@@ -159,6 +160,15 @@ class TestCommonCards:
     @pytest.mark.parametrize(("head_size", "longest_query"), [(128, 1000), (256, 1000), (64, 10)])
     def test_prefill(self, card: Card, head_size: int, longest_query: int) -> None:
         prefill(card, 4, 2, head_size, half(card), longest_query, biased=head_size == 256)
+
+    @pytest.mark.parametrize("hidden", [768, 5120])
+    def test_embed(self, card: Card, hidden: int) -> None:
+        table, ids = torch.zeros(9, hidden, dtype=half(card)), torch.zeros(4, dtype=torch.int64)
+        entries = embed.Entries(torch.zeros(5, 30, dtype=torch.int32), ids, ids, ids)
+        weights = norm.NormWeights("layer", 1e-5, table[0], table[0])
+        embed.embed_triton(embed.Tokens(ids, ids), table, embed.Positions(table, ids, 2), table[0], weights, entries)
+        embed.embed_triton(embed.Tokens(ids), table)
+        card.check(kernels=2)
 
     def test_kv_write(self, card: Card) -> None:
         held = torch.zeros(4, 8, 80, dtype=half(card))
