@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from inferometer.kernels.arrivals import arrivals
 from inferometer.kernels.finish import finish_torch
 from inferometer.kernels.norm import NormWeights, norm_torch
 from inferometer.kernels.quant_launch import WORD_INPUTS, quant_candidates, quant_tiling, step_of, whole_possible
 from inferometer.kernels.quant_linear import quant_linear_torch, quant_linear_triton
 from inferometer.kernels.quant_weight import QuantWeight
-from inferometer.kernels.skinny import counters
 from inferometer.kernels.skinny_launch import Tiling
 from inferometer.model.spec import NormKind
 from quant_cases import FORMATS, drawn_weight
@@ -184,7 +184,7 @@ def test_gpu_is_the_formula(rows: int, name: str, outputs: int, inputs: int, dty
         first, second = (quant_linear_triton(x, weight, launch=launch) for _ in range(2))
         close(first, want, dtype)
         assert torch.equal(first, second), launch
-        assert not counters(x.device).any()
+        assert not arrivals(x.device).any()
 
 
 @pytest.mark.gpu

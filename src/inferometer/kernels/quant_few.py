@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from inferometer.kernels.arrivals import last_to_arrive
 from inferometer.kernels.finish import finish
 from inferometer.kernels.fixed_point import four
 from inferometer.kernels.prefetch import prefetch
@@ -64,9 +65,9 @@ def quant_few_product(
                 if zeroed:
                     zeros = four(tl.reshape(z, [tile, 2, 2]))
             else:
-                parts_of_w, scales, zeros = (w,), (tl.reshape(s, [tile]),), (z,)
+                parts_of_w, scales, zeros = (w,), (tl.reshape(s, [tile]),), (z,)  # type: ignore[assignment]
                 if zeroed:
-                    zeros = (tl.reshape(z, [tile]),)
+                    zeros = (tl.reshape(z, [tile]),)  # type: ignore[assignment]
             for number in tl.static_range(groups_at_once):
                 if zeroed:
                     low, high = widen_nibbles(parts_of_w[number], zeros[number], dtype, assembled)
@@ -100,12 +101,9 @@ def quant_few_product(
         here = partial + column.to(tl.int64) * (parts * tile * members) + m[:, None] * tile + tl.arange(0, tile)[None, :]
         wanted = tl.broadcast_to((m < rows)[:, None], (members, tile))
         tl.store(here + part * (tile * members), products, mask=wanted)
-        # All threads have written before one says so.
-        tl.debug_barrier()
-        last = tl.atomic_add(arrived + column, 1, sem="acq_rel", scope="gpu") == parts - 1
+        last = last_to_arrive(arrived + column, parts)
     if last:
         if parts > 1:
-            tl.store(arrived + column, 0)
             products = tl.zeros([members, tile], tl.float32)
             for other in tl.static_range(parts):
                 # Not from the L1 cache: other processors have written them.

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from inferometer.kernels.arrivals import MOST_ARRIVALS, arrivals
 from inferometer.kernels.finish import finish_torch
 from inferometer.kernels.norm import NormWeights
 from inferometer.kernels.quant_few import quant_few_product
 from inferometer.kernels.quant_launch import WORD_INPUTS, quant_tiling, step_of, words_of
 from inferometer.kernels.quant_rows import quant_rows_product
 from inferometer.kernels.quant_weight import QuantWeight
-from inferometer.kernels.skinny import MOST_TILES, counters
 from inferometer.kernels.skinny_launch import Tiling, members
 from inferometer.kernels.support import capability, power_of_two, processors, wide
 from inferometer.model.spec import Activation
@@ -97,7 +97,7 @@ def _product(
         options["launch_pdl"] = True
     common = weight.scale, weight.scale if weight.zero is None else weight.zero, bias, added, out
     if chosen.whole:
-        span = -(-tiles // max(1, min(tiles, chosen.programs * processors(device)))) * chosen.outputs
+        span = chosen.span(outputs, processors(device))
         gamma, beta = (None, None) if norm is None else (norm.weight, norm.bias)
         each = WORD_INPUTS[weight.kind]
         quant_rows_product.launch(
@@ -109,12 +109,12 @@ def _product(
         )  # fmt: skip
         return
     assert norm is None
-    parts = chosen.parts(outputs, inputs, processors(device)) if tiles <= MOST_TILES else 1
+    parts = chosen.parts(outputs, inputs, processors(device)) if tiles <= MOST_ARRIVALS else 1
     padded = members(rows)
     partial, arrived = out, out
     if parts > 1:
         partial = torch.empty((tiles, parts, chosen.outputs, padded), dtype=torch.float32, device=device)
-        arrived = counters(device)
+        arrived = arrivals(device)
     data = weight.data.view(torch.uint8) if weight.kind == "fp8" else weight.data
     groups = 1 if weight.group is None else weight.scale.shape[1]
     step = min(chosen.block, step_of(weight))

@@ -50,6 +50,11 @@ class Linear(nn.Module):
             self.packed = Packed(self.weight)
             self.weight = nn.Parameter(self.weight.to("meta"), requires_grad=False)
 
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weight, as it is stored."""
+        return self.weight.nbytes if self.quant is None else self.quant.nbytes
+
     def launch(self, x: Tensor) -> Tiling | None:
         """How a launch of its own computes so few rows, with all that follows; None where torch's operations do."""
         if self.quant is not None:
