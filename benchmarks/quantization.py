@@ -46,7 +46,7 @@ from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.kernels.quant_widened import widened
 from inferometer.kernels.rounded_rows import Rounded, round_rows
 from inferometer.kernels.skinny import skinny_triton
-from inferometer.kernels.skinny_launch import Tiling, candidates
+from inferometer.kernels.skinny_launch import MOST_ROWS, Tiling, candidates
 from inferometer.model.formats import weight_format
 from inferometer.nn.formats.layout import QuantLayout
 from inferometer.nn.formats.rounding import rounded
@@ -109,9 +109,7 @@ def measure(part: str, profiled: bool) -> Iterator[dict[str, Any]]:
     """The records of a part."""
     name = FORMATS.get(part)  # none for kv
     llm = LLM(MODEL, weights="dummy", dtype="bfloat16", device="cuda", quantize=name)
-    if name is not None:
-        compile_all([part], list(MAPS), [1, 16])
-    tune(llm.model, (1, 16) if part != "kv" else (32,), seconds=100)
+    tune(llm.model, (1, 16), seconds=40)
     about = {"part": part, "model": MODEL, "device_name": torch.cuda.get_device_name(), "environment": environment(torch.device("cuda", 0))}
     if part == "kv":
         for kv, dtype in (("bf16", None), ("fp8", torch.float8_e4m3fn)):
@@ -258,16 +256,17 @@ def launches(parts: list[str], maps: list[str], rows_asked: list[int]) -> int:
         plain = [torch.randn(outputs, inputs, dtype=torch.bfloat16, device="cuda") for _ in range(count)]
         for rows in rows_asked:
             x = torch.randn(rows, inputs, dtype=torch.bfloat16, device="cuda")
-            best = min(
-                milliseconds([partial(skinny_triton, x, weight, launch=launch) for weight in plain], 8)
-                for launch in candidates(rows, inputs)[:3]
-            )
+            best = milliseconds([partial(functional.linear, x, weight) for weight in plain], 8)
+            for launch in candidates(rows, inputs)[:3] if rows <= MOST_ROWS else ():
+                best = min(best, milliseconds([partial(skinny_triton, x, weight, launch=launch) for weight in plain], 8))
             at_copy = 2 * outputs * inputs / 1e3 / copy
             print(f"{name} {outputs} x {inputs}, {rows} rows: bf16 {best * 1e3:.1f} us, {at_copy:.1f} at copy rate")
             for part in parts:
                 weights = weights_for(part, outputs, inputs)
                 floor_us = weights[0].nbytes / 1e3 / copy
                 want = functional.linear(x.float(), weights[0].dequantised())
+                many = milliseconds([partial(many_rows, x, weight) for weight in weights[:4]], 8) * 1e3
+                print(f"    {part:9} {many:7.1f} us as many rows")
                 found = []
                 for launch in quant_candidates(rows, weights[0]):
                     try:
@@ -288,6 +287,11 @@ def launches(parts: list[str], maps: list[str], rows_asked: list[int]) -> int:
                         flush=True,
                     )
     return 1 if wrong else 0
+
+
+def many_rows(x: Tensor, weight: QuantWeight) -> Tensor:
+    """What computes more rows than the launches of few."""
+    return quant_many(x, weight, None) if multiplies(weight.activations, x.device) else functional.linear(x, widened(weight, x.dtype))
 
 
 @dataclass

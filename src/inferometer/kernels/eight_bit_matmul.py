@@ -10,7 +10,7 @@ from torch import Tensor
 
 from inferometer.kernels.finish import finish
 from inferometer.kernels.quant_weight import QuantWeight
-from inferometer.kernels.support import capability, constexpr, early, kernel, tl, wait_for_inputs
+from inferometer.kernels.support import capability, constexpr, early, kernel, processors, tl, wait_for_inputs
 from inferometer.model.spec import Activation
 
 
@@ -25,15 +25,25 @@ class Blocks:
     stages: int
     band: int = 8
 
+    def count(self, rows: int, outputs: int) -> int:
+        """Tiles of a product."""
+        return -(-rows // self.rows) * -(-outputs // self.outputs)
 
-HOPPER = (Blocks(128, 256, 128, 8, 3), Blocks(128, 128, 128, 4, 4), Blocks(256, 128, 128, 8, 3), Blocks(128, 128, 128, 8, 4))
-AMPERE = (Blocks(128, 128, 64, 4, 3), Blocks(128, 64, 64, 4, 4))
-"""For 99 KiB of shared memory a block too."""
+
+HOPPER = (Blocks(128, 256, 128, 8, 3), Blocks(128, 128, 128, 8, 4), Blocks(64, 64, 128, 4, 5))
+AMPERE = (Blocks(128, 128, 64, 4, 3), Blocks(64, 64, 64, 4, 4))
+"""Largest first. For 99 KiB of shared memory a block too."""
 
 
 def blocks(device: torch.device) -> tuple[Blocks, ...]:
-    """What may be chosen on a device; the first serves unless measuring says otherwise."""
+    """What a device has room for."""
     return HOPPER if (9, 0) <= capability(device) < (12, 0) else AMPERE
+
+
+def fitting(rows: int, outputs: int, device: torch.device) -> Blocks:
+    """The largest tiles of which there are enough for every processor, else the smallest."""
+    choices = blocks(device)
+    return next((tiles for tiles in choices if tiles.count(rows, outputs) >= processors(device)), choices[-1])
 
 
 def eight_bit_matmul(
@@ -61,14 +71,13 @@ def eight_bit_matmul(
         return out
     assert levels.is_contiguous()
     assert residual is None or residual.stride(1) == 1
-    tiles = chosen or blocks(levels.device)[0]
+    tiles = chosen or fitting(rows, outputs, levels.device)
     added = out if residual is None else residual
-    grid = -(-rows // tiles.rows) * -(-outputs // tiles.outputs)
     _multiply.launch(
-        (grid,), levels, weight.data, scale, weight.scale, out if bias is None else bias, added, out, rows, outputs, inputs,
-        added.stride(0), rows_tile=tiles.rows, outputs_tile=tiles.outputs, block=tiles.inputs, band=tiles.band, stages=tiles.stages,
-        even=inputs % tiles.inputs == 0, whole=weight.kind == "int8", activation=activation, biased=bias is not None,
-        added=residual is not None, num_warps=tiles.warps, num_stages=tiles.stages, **early(levels.device),
+        (tiles.count(rows, outputs),), levels, weight.data, scale, weight.scale, out if bias is None else bias, added, out, rows, outputs,
+        inputs, added.stride(0), rows_tile=tiles.rows, outputs_tile=tiles.outputs, block=tiles.inputs, band=tiles.band,
+        stages=tiles.stages, even=inputs % tiles.inputs == 0, whole=weight.kind == "int8", activation=activation,
+        biased=bias is not None, added=residual is not None, num_warps=tiles.warps, num_stages=tiles.stages, **early(levels.device),
     )  # fmt: skip
     return out
 

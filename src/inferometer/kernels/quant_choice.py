@@ -12,10 +12,13 @@ from inferometer.kernels.quant_launch import quant_tiling
 from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.kernels.rounded_rows import round_rows
 from inferometer.kernels.skinny_choice import DTYPES, Launches, bucket
-from inferometer.kernels.skinny_launch import MOST_ROWS, Tiling
+from inferometer.kernels.skinny_launch import Tiling
 from inferometer.kernels.support import capability, usable
 from inferometer.model.spec import Activation
 
+MOST_QUANT_ROWS = 64
+"""Beyond them the weight is no longer what matters. Widened as a whole first it would be moved five to nine times; up to the last of
+BUCKETS tuning decides between the two."""
 PRODUCTS = {"int8": (8, 0), "fp8": (8, 9)}
 """The lowest compute capability that multiplies both sides in eight bits."""
 
@@ -38,7 +41,7 @@ def format_name(weight: QuantWeight) -> str:
 
 def quant_launch_for(x: Tensor, weight: QuantWeight, launches: Launches) -> Tiling | None:
     """How the kernel of few rows is launched for x (rows, inputs); None where it does not serve. Reads no device."""
-    if x.device.type != "cuda" or x.dim() != 2 or not 0 < x.shape[0] <= MOST_ROWS or x.dtype not in DTYPES or not usable(x.device):
+    if x.device.type != "cuda" or x.dim() != 2 or not 0 < x.shape[0] <= MOST_QUANT_ROWS or x.dtype not in DTYPES or not usable(x.device):
         return None
     if x.stride(1) != 1:
         return None

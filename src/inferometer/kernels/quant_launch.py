@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from inferometer.kernels.quant_weight import Kind, QuantWeight
-from inferometer.kernels.skinny_launch import Tiling
+from inferometer.kernels.skinny_launch import MOST_ROWS, Tiling
 from inferometer.kernels.support import power_of_two
 
 WORD_INPUTS: dict[Kind, int] = {"int8": 4, "int4": 8, "fp8": 4}
@@ -26,6 +26,9 @@ FEW: tuple[tuple[int, int, int, int], ...] = ((128, 4, 5, 2), (128, 8, 5, 2), (6
 """Of more rows: (outputs, warps, stages, programs a processor). No more programs than have room: a second round would be half empty."""
 FEW_NIBBLES: tuple[tuple[int, int, int, int], ...] = ((128, 4, 3, 3), (64, 4, 3, 4), (64, 2, 3, 5), (128, 8, 3, 2), (256, 8, 3, 1))
 """The same for int4."""
+MORE: tuple[tuple[int, int, int, int], ...] = ((128, 8, 3, 2),)
+MORE_NIBBLES: tuple[tuple[int, int, int, int], ...] = ((64, 4, 2, 2),)
+"""Of more than 32 rows, whose sums take most registers."""
 BYTES = 128
 """Inputs of a step at most, and of an iteration for weights of 8 bits: a cache line of each row."""
 GROUPS = 4
@@ -43,7 +46,7 @@ def quant_candidates(rows: int, weight: QuantWeight) -> tuple[Tiling, ...]:
     launches = list(_wholes(padded, weight)) if padded in WHOLE and whole_possible(weight) else []
     step = step_of(weight)
     block = step * GROUPS if weight.kind == "int4" and weight.inputs >= step * GROUPS and _divided(weight) else step
-    table = FEW_NIBBLES if weight.kind == "int4" else FEW
+    table = (FEW_NIBBLES if padded <= MOST_ROWS else MORE_NIBBLES) if weight.kind == "int4" else FEW if padded <= MOST_ROWS else MORE
     few = [Tiling(outputs, block, warps, stages, programs, early=True) for outputs, warps, stages, programs in table]
     return tuple(dict.fromkeys((*launches, *few)))
 
