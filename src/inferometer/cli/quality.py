@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints perplexities, divergence and agreement."""
     if arguments.quantize is None and arguments.kv_dtype == "auto" and arguments.reference is None:
         raise UserError("quality compares a format with the model as it is: give --quantize, --kv-dtype or --reference MODEL")
-    text = _text(arguments.file)
+    text = read_text("--file", arguments.file)
 
     from inferometer.engine.device import resolve_device
     from inferometer.engine.llm import LLM
@@ -83,13 +83,14 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _text(file: Path) -> str:
+def read_text(option: str, file: Path) -> str:
+    """The text in a file that an option names. Raises UserError where it cannot be read."""
     try:
         return file.read_text(encoding="utf-8")
     except OSError as error:
-        raise UserError(f"--file {file}: {error.strerror or error}; give a text file") from None
+        raise UserError(f"{option} {file}: {error.strerror or error}; give a text file") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"--file {file} is not UTF-8 text at byte {error.start}; convert it first") from None
+        raise UserError(f"{option} {file} is not UTF-8 text at byte {error.start}; convert it first") from None
 
 
 def _tokens(llm: LLM, text: str) -> list[int]:

@@ -10,8 +10,7 @@ import torch
 from inferometer.errors import UserError
 from inferometer.hardware.host import Host, read_host
 from inferometer.kernels.support import usable
-from inferometer.model.formats import NARROW_KV_DTYPES, QUANTIZED_FORMATS, ROUNDED_FORMATS, WeightFormat, weight_format
-from inferometer.model.quantisation import Quantisation
+from inferometer.model.formats import NARROW_KV_DTYPES
 from inferometer.nn.numerics import Numerics
 
 DTYPES: dict[str, torch.dtype] = {
@@ -74,33 +73,6 @@ def resolve_numerics(device: torch.device, *, deterministic: bool) -> Numerics:
             "--deterministic on a GPU needs Triton and compute capability 7.5 or higher; pip install triton, or use --device cpu"
         )
     return Numerics.INVARIANT if deterministic else Numerics.FASTEST
-
-
-def check_quantize(name: str | None) -> None:
-    """Raises UserError for an unknown --quantize value, whatever the model."""
-    if name is not None:
-        weight_format(name, "float32")
-
-
-def resolve_quantize(name: str | None, stored: Quantisation | None) -> WeightFormat | None:
-    """The format for a --quantize value and a checkpoint that is in few bits already or not; None for plain weights.
-
-    "bitsandbytes" is int8 here. Raises UserError for an unknown name and where the checkpoint is stored in another way.
-    """
-    if stored is not None:
-        alias = None if name is None or name in QUANTIZED_FORMATS else weight_format(name, "float32").name
-        if name not in (None, stored.method, stored.form) and (alias is None or alias != stored.form):
-            what = stored.form or stored.method
-            raise UserError(
-                f"--quantize {name}: the checkpoint is in {what} already; leave it out, or use the checkpoint before quantisation"
-            )
-        return stored.weights
-    if name is None:
-        return None
-    form = weight_format("int8" if name == "bitsandbytes" else name, "float32")
-    if form.name not in ROUNDED_FORMATS:
-        raise UserError(f"--quantize {name}: the checkpoint is not stored so; use one of {', '.join(ROUNDED_FORMATS)}")
-    return form
 
 
 def resolve_kv_dtype(name: str, *, deterministic: bool) -> torch.dtype | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 import torch
 
-from inferometer.engine.device import check_quantize, resolve_device, resolve_dtype, resolve_kv_dtype, resolve_numerics, resolve_quantize
+from inferometer.engine.device import resolve_device, resolve_dtype, resolve_kv_dtype, resolve_numerics
 from inferometer.engine.engine import PAGE_SIZE, SEATS, SWEEP_TOKENS, Engine
 from inferometer.engine.memory import check_weights, page_budget
 from inferometer.engine.pooling import Pooling, pool, read_pooling
@@ -24,7 +24,7 @@ from inferometer.engine.tuning import tune
 from inferometer.errors import UserError
 from inferometer.model.description import describe, with_weights
 from inferometer.model.families import family
-from inferometer.model.quantisation import read_quantisation
+from inferometer.model.quantisation import check_quantize, read_quantisation, resolve_quantize
 from inferometer.nn.batch import paged_prompt, prompt_batch
 from inferometer.nn.cache import PagedCache
 from inferometer.nn.formats.layout import QuantLayout, layouts
@@ -100,7 +100,7 @@ class LLM:
         narrow = resolve_kv_dtype(kv_dtype, deterministic=deterministic)
         described = describe(None if model is None else str(model), config_only=weights == "dummy", revision=revision)
         self.description = described if weights == "dummy" else with_weights(described, revision=revision)
-        weights_in = resolve_quantize(quantize, read_quantisation(self.description.config, self.description.name))
+        self.weight_format = weights_in = resolve_quantize(quantize, read_quantisation(self.description.config, self.description.name))
         with closing(open_source(self.description, weights=weights, seed=seed)) as source:
             kind = family(self.description.spec.family)
             self.spec = fitted(self.description.spec, source, kind)

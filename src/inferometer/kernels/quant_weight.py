@@ -82,6 +82,11 @@ class QuantWeight:
         """Bytes of all of it."""
         return sum(tensor.nbytes for tensor in self.tensors)
 
+    def to(self, device: torch.device | str) -> QuantWeight:
+        """The same on another device."""
+        moved = {name: None if t is None else t.to(device) for name, t in (("zero", self.zero), ("order", self.order))}
+        return replace(self, data=self.data.to(device), scale=self.scale.to(device), zero=moved["zero"], order=moved["order"])
+
     def rows(self, start: int, stop: int) -> QuantWeight:
         """Some of its outputs; a view."""
         zero = None if self.zero is None else self.zero[start:stop]

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from inferometer.errors import ModelError
-from inferometer.model.formats import ROUNDED_FORMATS, WeightFormat, weight_format
+from inferometer.errors import ModelError, UserError
+from inferometer.model.formats import QUANTIZED_FORMATS, ROUNDED_FORMATS, WeightFormat, weight_format
 
 Method = Literal["inferometer", "gptq", "awq", "compressed-tensors"]
 METHODS: tuple[Method, ...] = ("inferometer", "gptq", "awq", "compressed-tensors")
@@ -77,6 +77,33 @@ def read_quantisation(config: Mapping[str, Any], name: str) -> Quantisation | No
             "weights that bitsandbytes has stored are not supported: use the checkpoint before quantisation, with --quantize int8"
         )
     raise options.error(f"not supported, only {', '.join(METHODS)}; use the checkpoint before quantisation")
+
+
+def check_quantize(name: str | None) -> None:
+    """Raises UserError for an unknown --quantize value, whatever the model."""
+    if name is not None:
+        weight_format(name, "float32")
+
+
+def resolve_quantize(name: str | None, stored: Quantisation | None) -> WeightFormat | None:
+    """The format for a --quantize value and a checkpoint that is in few bits already or not; None for plain weights.
+
+    "bitsandbytes" is int8 here. Raises UserError for an unknown name and where the checkpoint is stored in another way.
+    """
+    if stored is not None:
+        alias = None if name is None or name in QUANTIZED_FORMATS else weight_format(name, "float32").name
+        if name not in (None, stored.method, stored.form) and (alias is None or alias != stored.form):
+            what = stored.form or stored.method
+            raise UserError(
+                f"--quantize {name}: the checkpoint is in {what} already; leave it out, or use the checkpoint before quantisation"
+            )
+        return stored.weights
+    if name is None:
+        return None
+    form = weight_format("int8" if name == "bitsandbytes" else name, "float32")
+    if form.name not in ROUNDED_FORMATS:
+        raise UserError(f"--quantize {name}: the checkpoint is not stored so; use one of {', '.join(ROUNDED_FORMATS)}")
+    return form
 
 
 def _own(options: _Options) -> Quantisation:

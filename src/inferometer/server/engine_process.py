@@ -106,16 +106,18 @@ def _start(settings: ServerSettings, link: _Link) -> Callable[[], None]:
         device=settings.device,
         weights=cast(Literal["auto", "dummy"], settings.weights),
         tokenizer=settings.tokenizer,
+        quantize=settings.quantize,
+        kv_dtype=settings.kv_dtype,
         gpu_memory=settings.gpu_memory,
         seed=settings.seed,
     )
     if llm.spec.encoder:
         llm.encode([[0]])
-        link.send(_ready(llm, None))
+        link.send(_ready(llm, None, settings))
         return EmbeddingLoop(llm, link.commands, link.send).run
     engine = serving_engine(llm, settings)
     warm_up(engine, settings.total_tokens)
-    link.send(_ready(llm, engine))
+    link.send(_ready(llm, engine, settings))
     return EngineLoop(engine, link.commands, link.send).run
 
 
@@ -150,10 +152,11 @@ def serving_engine(llm: LLM, settings: ServerSettings) -> Engine:
         sweep_tokens=SWEEP_TOKENS,
         watermark=Watermark(settings.watermark_gamma, settings.watermark_delta),
         graphs=not settings.disable_custom_kernels,
+        kv_dtype=llm.kv_dtype,
     )
 
 
-def _ready(llm: LLM, engine: Engine | None) -> Ready:
+def _ready(llm: LLM, engine: Engine | None, settings: ServerSettings) -> Ready:
     from inferometer.bench.environment import device_name, device_slug
 
     return Ready(
@@ -162,6 +165,8 @@ def _ready(llm: LLM, engine: Engine | None) -> Ready:
         page_bytes=0 if engine is None else engine.page_bytes,
         seats=0 if engine is None else engine.seats,
         dtype=str(llm.dtype).removeprefix("torch."),
+        weights=llm.weight_format,
+        kv_dtype=None if settings.kv_dtype == "auto" else settings.kv_dtype,
         device=str(llm.device),
         device_name=device_name(llm.device),
         device_slug=device_slug(llm.device),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from inferometer.errors import UserError
+from inferometer.model.formats import NARROW_KV_DTYPES, QUANTIZED_FORMATS
 from inferometer.server.settings import ServerSettings, flag
 
 NO_VARIABLE = frozenset({"hostname", "seed", "device"})
@@ -76,7 +77,7 @@ FLAGS: Sequence[Flag] = (
     Flag("revision", "branch, tag or commit of a model of the Hub", metavar="REVISION"),
     Flag("sharded", "whether to spread the model over several devices", _boolean, "true|false"),
     Flag("num_shard", "devices to spread the model over", _whole, "N"),
-    Flag("quantize", "number format of the weights", metavar="bitsandbytes|gptq"),
+    Flag("quantize", f"format of the layers' matrices: {', '.join(QUANTIZED_FORMATS)}; bitsandbytes means int8", metavar="FORMAT"),
     Flag("trust_remote_code", "accepted; no code of a model is ever run", None),
     Flag("max_concurrent_requests", "most requests in flight; one more is refused at once with 429 (default: 128)", _whole, "N"),
     Flag("max_best_of", "largest best_of of a request (default: 2)", _whole, "N"),
@@ -101,6 +102,7 @@ FLAGS: Sequence[Flag] = (
     Flag("watermark_delta", "what a watermark adds to a favoured token's score (default: 2)", _real, "D"),
     Flag("hostname", "address to listen at (default: 0.0.0.0)", metavar="ADDRESS"),
     Flag("dtype", "number format of weights and activations", metavar="auto|float32|float16|bfloat16"),
+    Flag("kv_dtype", "number format of the KV cache (default: as activations)", _one_of("auto", *NARROW_KV_DTYPES), "auto|fp8|int8"),
     Flag("api_key", "key that requests must carry as `Authorization: Bearer KEY`", metavar="KEY"),
     Flag("weights", "dummy: random, seeded, nothing to download (default: auto)", _one_of("auto", "dummy"), "auto|dummy"),
     Flag("tokenizer", "a tokenizer's folder or file, or byte: one token a byte (default: the model's)", metavar="PATH|byte"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from inferometer.model.formats import WeightFormat
 from inferometer.schedule.completion import FinishReason, TopLogprobs
 from inferometer.schedule.request import Request
 from inferometer.server.settings import ServerSettings
@@ -63,6 +64,7 @@ class Ready:
     pages: of page_size tokens each. dtype, device: as they print ("float32", "cuda:0"). device_name: of the hardware.
     page_bytes: over all layers. seats: most sequences that run together. device_slug: the catalogue's name of the hardware. Pages and
     seats are 0 for an encoder, which has none. text_limit: most tokens of a text that an encoder takes in, None for any number.
+    weights: in few bits, None where they are not. kv_dtype: of the cache, None for the activations'.
     """
 
     pages: int
@@ -74,6 +76,8 @@ class Ready:
     device_name: str | None
     device_slug: str | None
     text_limit: int | None = None
+    weights: WeightFormat | None = None
+    kv_dtype: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
 from inferometer.errors import UserError
 from inferometer.model.description import ModelDescription, describe, with_weights
+from inferometer.model.quantisation import check_quantize, read_quantisation, resolve_quantize
 from inferometer.model.spec import ModelSpec
 from inferometer.server.settings import ServerSettings
 from inferometer.text.folder import folder_chat_template
 from inferometer.text.load import load_tokenizer
 from inferometer.text.tokenizer import Tokenizer
+
+LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +56,7 @@ def find_model(settings: ServerSettings) -> ServedModel:
 
     Raises UserError, one line, for a model or tokenizer that is not there or cannot be read, and for what this server cannot run.
     """
-    if settings.quantize is not None:
-        raise UserError(f"--quantize {settings.quantize} is not supported by this version; leave it out")
+    check_quantize(settings.quantize)
     if settings.num_shard is not None and settings.num_shard > 1 and settings.sharded is not False:
         raise UserError(f"--num-shard {settings.num_shard}: this version runs a model on one device; use --num-shard 1")
     if settings.sharded and settings.num_shard is None:
@@ -63,6 +66,9 @@ def find_model(settings: ServerSettings) -> ServedModel:
         raise UserError(f"--weights-cache-override {settings.weights_cache_override}: no such folder; give one with the model's files")
     described = describe(settings.model_path, config_only=dummy, revision=settings.revision)
     described = described if dummy else with_weights(described, revision=settings.revision)
+    resolve_quantize(settings.quantize, read_quantisation(described.config, described.name))
+    if settings.quantize == "bitsandbytes":
+        LOG.warning("--quantize bitsandbytes: weights are rounded to int8 by this engine itself; bitsandbytes is not used")
     path = settings.tokenizer or ("byte" if dummy else described.path)
     tokenizer = load_tokenizer(path)
     ends = described.eos_token_ids or (() if tokenizer is None else tokenizer.eos_token_ids)

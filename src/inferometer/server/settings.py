@@ -54,6 +54,7 @@ class ServerSettings:
     watermark_delta: float = 2.0
     hostname: str = "0.0.0.0"
     dtype: str = "auto"
+    kv_dtype: str = "auto"
     api_key: str | None = None
     weights: str = "auto"
     tokenizer: str | None = None

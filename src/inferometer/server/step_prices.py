@@ -94,7 +94,7 @@ def step_prices(spec: ModelSpec, ready: Ready) -> StepPrices | None:
         device=device,
         stack=find_stack("native"),
         layout=Layout(),
-        formats=Formats(dtype=ready.dtype),
+        formats=Formats(dtype=ready.dtype, weights=ready.weights, kv_dtype=ready.kv_dtype),
         limits=known,
         power=power(device),
     )

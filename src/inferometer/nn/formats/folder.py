@@ -6,9 +6,10 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import torch
@@ -83,16 +84,23 @@ class QuantisedFolder:
         """How many tensors of the checkpoint go into it."""
         return sum(map(len, self._pieces.values()))
 
-    def write(self, folder: Path, matrices: Matrices, advance: Callable[[], None] = lambda: None) -> None:
-        """Writes the folder, which must not be there or be empty. advance: told after each tensor of the checkpoint.
+    def write(
+        self,
+        folder: Path,
+        matrices: Matrices,
+        advance: Callable[[], None] = lambda: None,
+        *,
+        replaced: Mapping[str, Tensor] = MappingProxyType({}),
+    ) -> None:
+        """Writes the folder, which must not be there or be empty. advance: told after each tensor of the checkpoint. replaced: vectors,
+        by parameter name, that are not as in the checkpoint.
 
         The folder appears in one step when it is whole. Raises UserError, one line, where it is in the way or has no room.
         """
-        if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-            raise UserError(f"-o {folder} is there already; name another folder, or remove it")
+        check_free(folder)
         try:
             with _appearing(folder) as scratch:
-                write_safetensors(scratch / WEIGHTS, self._shapes(), self._all(matrices, advance))
+                write_safetensors(scratch / WEIGHTS, self._shapes(), self._all(matrices, replaced, advance))
                 self._copy_others(scratch)
                 # Last: without it the folder is no model.
                 (scratch / "config.json").write_text(json.dumps(self._config(), indent=2) + "\n", encoding="utf-8")
@@ -141,19 +149,27 @@ class QuantisedFolder:
                 shapes |= {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in _stored(piece, empty)}
         return shapes
 
-    def _all(self, matrices: Matrices, advance: Callable[[], None]) -> Iterator[tuple[str, Tensor]]:
+    def _all(self, matrices: Matrices, replaced: Mapping[str, Tensor], advance: Callable[[], None]) -> Iterator[tuple[str, Tensor]]:
         narrow = set(layer_matrices(self._spec))
         for parameter, pieces in self._pieces.items():
             whole = matrices(parameter) if parameter in narrow else None
             row = 0
             for piece in pieces:
-                if whole is None:
+                if parameter in replaced:
+                    yield piece.tensor, replaced[parameter].to(_CPU, self._dtype)
+                elif whole is None:
                     yield piece.tensor, self._source.read(self._names[piece.tensor], _CPU, self._dtype)
                 else:
                     part = whole.rows(row, row + rows_of(piece))
                     yield from _stored(piece, outputs_to_checkpoint(part, piece, self._spec))
                     row += rows_of(piece)
                 advance()
+
+
+def check_free(folder: Path) -> None:
+    """Raises UserError where a folder to be written is there and not empty."""
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise UserError(f"-o {folder} is there already; name another folder, or remove it")
 
 
 def _stored(piece: Piece, weight: QuantWeight) -> Iterator[tuple[str, Tensor]]:

@@ -46,7 +46,7 @@ def write_safetensors(path: Path, shapes: Shapes, tensors: Iterable[tuple[str, T
         for name, tensor in tensors:
             if next(announced, None) != (name, (tuple(tensor.shape), tensor.dtype)):
                 raise ValueError(f"{name} {tuple(tensor.shape)} {tensor.dtype} was not announced here")
-            file.write(memoryview(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()))
+            file.write(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
         if next(announced, None) is not None:
             raise ValueError("not all announced tensors came")
         file.flush()
