@@ -44,8 +44,9 @@ def test_rows_are_rounded_by_a_scale_of_their_own(kind: Rounded, dtype: torch.dt
 def test_kernel_rounds_as_the_reference(interpreted: Callable[..., Any], kind: Rounded, dtype: torch.dtype) -> None:
     x = rows_of(5, 70, dtype)
     got, want = interpreted(round_rows_triton, x, kind), round_rows_torch(x, kind)
-    # Triton's interpreter does not round to the nearest e4m3, but to a neighbour.
-    torch.testing.assert_close(got[0].float(), want[0].float(), atol=2.0**-9 if kind == "fp8" else 0, rtol=0.125 if kind == "fp8" else 0)
+    # Triton's interpreter loses the carry where e4m3 is rounded up to a power of two: there alone the two may differ.
+    carried = (torch.frexp(want[0].float()).mantissa.abs() == 0.5) if kind == "fp8" else torch.zeros(5, 70, dtype=torch.bool)
+    assert torch.equal(got[0].float()[~carried], want[0].float()[~carried])
     torch.testing.assert_close(got[1], want[1], atol=0, rtol=3e-7)
 
 
