@@ -221,8 +221,8 @@ class Engine:
         if self._runner is None:
             stride = min(self.pages, -(-self._longest // self.page_size))
             cache = PagedCache(self.model.spec, self.pages, self.page_size, self.model.device, self.kv_dtype)
-            # Torch's operations on pages in 8 bits wait for the device, which no graph can.
-            graphs = self.graphs and self.kv_dtype == self.model.dtype
+            # A cache in 8 bits is written and read by torch's operations, which ask the device as they go.
+            graphs = self.graphs and cache.key_scales is None
             self._runner = Runner(self.model, cache, seats=self.seats, stride=stride, graphs=graphs, watermark=self.watermark)
         return self._runner
 

@@ -1,0 +1,138 @@
+"""`inferometer quantize` and `inferometer quality` on a tiny model with weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from inferometer import LLM, SamplingParams
+from inferometer.cli.main import main
+from inferometer.model.description import describe
+from inferometer.model.families import family
+from inferometer.nn.dummy import DummySource
+from tiny_models import tiny_model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A llama of bytes, with a tokenizer."""
+    folder = tiny_model(tmp_path_factory.mktemp("model"), "llama", hidden_size=64, intermediate_size=96, eos_token_id=0)
+    spec = describe(str(folder), config_only=True).spec
+    source = DummySource(spec, family("llama"), seed=2)
+    save_file({name: source.read(name, "cpu", torch.float32) * 6 for name in source.tensors()}, folder / "model.safetensors")
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({"<end>": 0} | {letter: i + 1 for i, letter in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "generation_config.json").write_text('{"eos_token_id": 0}')
+    return folder
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("Ships come in with the tide, and leave with it. " * 12)
+    return path
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
+    assert main([str(argument) for argument in arguments]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert main([str(argument) for argument in arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    return err
+
+
+@pytest.mark.parametrize("calibrate", [False, True])
+def test_a_folder_runs_like_the_model_it_was_made_from(
+    model: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], calibrate: bool
+) -> None:
+    out = tmp_path / "out"
+    more = ["--calibrate", text, "--device", "cpu"] if calibrate else []
+    said = answer(capsys, "quantize", model, "--quantize", "int4-g32", "-o", out, "--json", *more)
+    assert said["path"] == str(out)
+    assert said["bytes"] == sum(path.stat().st_size for path in out.iterdir())
+    assert {"config.json", "model.safetensors", "tokenizer.json", "generation_config.json"} == {path.name for path in out.iterdir()}
+    params = SamplingParams(max_new_tokens=8, ignore_eos=True)
+    found = LLM(out, device="cpu", dtype="float32", gpu_memory=0.1).generate("Ships come", params)[0]
+    if not calibrate:
+        wanted = LLM(model, device="cpu", dtype="float32", quantize="int4-g32", gpu_memory=0.1).generate("Ships come", params)[0]
+        assert (found.token_ids, found.logprobs) == (wanted.token_ids, wanted.logprobs)
+    assert str(out) in refused(capsys, "quantize", model, "--quantize", "int8", "-o", out)
+    assert "in few bits" in refused(capsys, "quantize", out, "--quantize", "int8", "-o", tmp_path / "other")
+    # Against what it was made from, and in its own right the same as itself.
+    quality = answer(capsys, "quality", out, "--reference", model, "--file", text, "--device", "cpu", "--json")
+    assert quality["kl_divergence"] > 0
+    same = answer(capsys, "quality", out, "--reference", out, "--file", text, "--device", "cpu", "--json")
+    assert same["kl_divergence"] == pytest.approx(0, abs=1e-7)
+    assert same["top1_agreement"] == 1
+
+
+def test_quality_is_that_of_a_float64_evaluation(model: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--file", text, "--device", "cpu", "--sequence-length", 50, "--json")
+    found = answer(capsys, "quality", model, "--quantize", "int4-g32", *options)
+    plain, narrow = (LLM(model, device="cpu", dtype="float32", quantize=quantize) for quantize in (None, "int4-g32"))
+    assert plain.tokenizer is not None
+    tokens = plain.tokenizer.encode(text.read_text())
+    losses: list[list[float]] = [[], []]
+    divergences, agreed = [], []
+    for start in range(0, len(tokens), 50):
+        part = torch.tensor(tokens[start : start + 50])
+        p, q = (llm.model.logits(llm.hidden_states(part.tolist())).double().log_softmax(-1)[:-1] for llm in (plain, narrow))
+        for kept, scores in zip(losses, (q, p), strict=True):
+            kept += (-scores.gather(1, part[1:, None])[:, 0]).tolist()
+        divergences += (p.exp() * (p - q)).sum(1).tolist()
+        agreed += (p.argmax(1) == q.argmax(1)).tolist()
+    count = len(divergences)
+    assert found["tokens"] == count
+    assert found["perplexity"] == pytest.approx(torch.tensor(losses[0]).mean().exp().item(), rel=1e-5)
+    assert found["reference_perplexity"] == pytest.approx(torch.tensor(losses[1]).mean().exp().item(), rel=1e-5)
+    assert found["kl_divergence"] == pytest.approx(sum(divergences) / count, rel=1e-3, abs=1e-6)
+    assert found["top1_agreement"] == pytest.approx(sum(agreed) / count)
+
+
+@pytest.mark.parametrize("kv_dtype", ["int8", "fp8"])
+def test_quality_of_a_cache(model: Path, text: Path, capsys: pytest.CaptureFixture[str], kv_dtype: str) -> None:
+    found = answer(capsys, "quality", model, "--kv-dtype", kv_dtype, "--file", text, "--device", "cpu", "--json")
+    assert found["kv_dtype"] == kv_dtype
+    assert 0 < found["kl_divergence"] < {"int8": 0.5, "fp8": 1.5}[kv_dtype]  # random weights make much of little
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("quality", "MODEL", "--file", "TEXT"), "--quantize"),
+        (("quality", "MODEL", "--quantize", "int3", "--file", "TEXT"), "int3"),
+        (("quality", "MODEL", "--quantize", "int8", "--file", "missing.txt"), "missing.txt"),
+        (("quality", "MODEL", "--quantize", "int8", "--file", "TEXT", "--sequence-length", "100000"), "--sequence-length"),
+        (("quantize", "MODEL", "--quantize", "gptq", "-o", "out"), "gptq"),
+        (("quantize", "MODEL", "--quantize", "int8"), "-o"),
+        (("quantize", "MODEL", "--quantize", "int8", "-o", "out", "--dtype", "int4"), "--dtype"),
+        (("quantize", "MODEL", "--quantize", "int8", "-o", "out", "--calibrate", "missing.txt"), "--calibrate"),
+        (("quantize", "MODEL", "--quantize", "int8", "-o", "/proc/out"), "/proc/out"),
+        (("generate", "x", "--model", "MODEL", "--quantize", "nothing"), "nothing"),
+        (("generate", "x", "--model", "MODEL", "--kv-dtype", "nothing"), "--kv-dtype"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(
+    model: Path, text: Path, arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [{"MODEL": str(model), "TEXT": str(text)}.get(each, each) for each in arguments]
+    assert said in refused(capsys, *given)
+
+
+def test_generate_takes_formats(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--model", model, "--raw", "--max-new-tokens", 4, "--device", "cpu", "--json")
+    found = answer(capsys, "generate", "Ships", "--quantize", "int8", "--kv-dtype", "int8", *options)
+    assert len(found["completions"][0]["token_ids"]) <= 4
