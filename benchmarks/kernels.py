@@ -27,6 +27,7 @@ from inferometer.engine.tuning import tune
 from inferometer.estimate.bound import bound
 from inferometer.estimate.limits import Limits, limits
 from inferometer.hardware.catalogue import find_device
+from inferometer.kernels.skinny_choice import bucket
 from inferometer.model.formats import Formats
 from inferometer.model.step import decode
 from inferometer.model.work import work
@@ -49,7 +50,7 @@ def prompts(count: int, length: int, vocabulary: int = 50000) -> list[tuple[int,
 
 def engine_for(llm: LLM, rows: int, tokens: int) -> Engine:
     """An engine with as many pages as `rows` sequences of `tokens` tokens take, and nothing that they could share."""
-    tune(llm.model, seconds=60)
+    tune(llm.model, (bucket(rows),), seconds=60)
     pages = rows * -(-tokens // 16)
     return Engine(llm.model, pages=pages, seats=rows, sweep_tokens=max(16384, rows), prefix_caching=False)
 

@@ -31,16 +31,16 @@ class Bigrams:
         self.device, self.dtype = torch.device("cpu"), torch.float32
         self.table = torch.randn(VOCABULARY, VOCABULARY, generator=torch.Generator().manual_seed(3))
 
-    def sweep(self, batch: RaggedBatch, cache: object) -> Tensor:
-        return torch.nn.functional.one_hot(batch.token_ids, VOCABULARY).float()
+    def unnormed(self, batch: RaggedBatch, cache: object) -> tuple[Tensor, None]:
+        return torch.nn.functional.one_hot(batch.tokens.known, VOCABULARY).float(), None
 
     def logits_room(self, rows: int) -> Tensor:
         return torch.full((rows, VOCABULARY + 14), torch.nan)[:, :VOCABULARY]
 
-    def logits(self, hidden: Tensor, out: Tensor) -> Tensor:
+    def logits(self, hidden: Tensor, out: Tensor, norm: None = None) -> Tensor:
         return torch.mm(hidden, self.table, out=out)
 
-    def choose(self, hidden: Tensor, places: Places, room: Tensor) -> None:
+    def choose(self, hidden: Tensor, places: Places, room: Tensor, norm: None) -> None:
         choose_torch(self.logits(hidden, room), places)
 
 

@@ -14,14 +14,18 @@ from torch import Tensor
 
 from inferometer.kernels import head_choice
 from inferometer.kernels.head_choice import choose_best, choose_best_torch, choose_best_triton
-from inferometer.kernels.skinny import skinny_triton
+from inferometer.kernels.norm import NormWeights
+from inferometer.kernels.skinny import skinny_peaks, skinny_triton
 from inferometer.kernels.skinny_launch import MOST_ROWS, Tiling, candidates
 from inferometer.kernels.token_choice import choose_torch
 from inferometer.kernels.token_rows import Places
+from inferometer.model.spec import NormKind
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 SMALL = Tiling(outputs=16, block=32, warps=4, stages=2)
 CUT = Tiling(outputs=16, block=16, warps=4, stages=2, programs=64)
+WHOLE = Tiling(outputs=4, block=64, warps=4, stages=1, programs=3, whole=True)
+SINGLE = Tiling(outputs=1, block=64, warps=4, stages=1, programs=64, whole=True)
 TYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 
@@ -35,13 +39,15 @@ def inputs_of(rows: int, vocabulary: int, width: int, dtype: torch.dtype, seed: 
     return x.to(dtype), weight.to(dtype)
 
 
-def both(x: Tensor, weight: Tensor, launch: Tiling) -> tuple[Places, Tensor]:
+def both(x: Tensor, weight: Tensor, launch: Tiling, norm: NormWeights | None = None) -> tuple[Places, Tensor]:
     """The tokens, and the logits of the same launch."""
     rows = len(x)
     seats, newest = torch.arange(rows, device=x.device) + 1, torch.zeros(rows + 1, dtype=torch.int64, device=x.device)
     places = Places.on(x.device, rows).seated(seats, newest)
-    choose_best_triton(x, weight, places, launch)
-    return places, skinny_triton(x, weight, launch=launch)
+    choose_best_triton(x, weight, places, launch, norm)
+    if norm is not None and not launch.whole:
+        x, norm = norm.of(x), None
+    return places, skinny_triton(x, weight, launch=launch, norm=norm)
 
 
 def check(places: Places, logits: Tensor) -> None:
@@ -55,24 +61,61 @@ def check(places: Places, logits: Tensor) -> None:
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("vocabulary", "width"), [(150, 64), (33, 50)])
-@pytest.mark.parametrize("rows", [1, 3, 17])
-@pytest.mark.parametrize("launch", [SMALL, CUT], ids=["whole", "cut"])
+@pytest.mark.parametrize("rows", [1, 2, 3, 17])
+@pytest.mark.parametrize("launch", [SMALL, CUT, WHOLE, SINGLE], ids=["blocks", "cut", "whole", "single"])
 def test_tokens_are_those_of_the_logits(
     interpreted: Callable[..., Any], rows: int, vocabulary: int, width: int, dtype: torch.dtype, launch: Tiling
 ) -> None:
+    if launch.whole and rows > 4:
+        launch = replace(CUT, programs=2)
     x, weight = inputs_of(rows, vocabulary, width, dtype)
     check(*interpreted(both, x, weight, launch))
 
 
-def few_tiles(x: Tensor, weight: Tensor, launch: Tiling) -> tuple[Places, Tensor]:
-    head_choice.TILES = 8
+@pytest.mark.parametrize("kind", ["layer", "rms"])
+@pytest.mark.parametrize("launch", [SMALL, WHOLE], ids=["blocks", "whole"])
+def test_tokens_of_rows_that_are_normed_first(interpreted: Callable[..., Any], launch: Tiling, kind: NormKind) -> None:
+    x, weight = inputs_of(3, 150, 64, torch.float16)
+    factor, shift = 1 + x[0] / 4, x[2] / 4
+    norm = NormWeights(kind, 1e-5, factor, shift if kind == "layer" else None)
+    x = x * 5 + 3
+    places, logits = interpreted(both, x, weight, launch, norm)
+    check(places, logits)
+    want = Places.on(x.device, 3)
+    choose_best_torch(x, weight, want, norm)
+    torch.testing.assert_close(places.logprobs, want.logprobs, atol=2e-2, rtol=0)
+
+
+def test_the_reference_norms_first() -> None:
+    x, weight = inputs_of(2, 50, 16, torch.float32)
+    norm = NormWeights("layer", 1e-5, None, None)
+    got, want = Places.on(x.device, 2), Places.on(x.device, 2)
+    choose_best(x * 7 + 2, weight, got, norm=norm)
+    choose_best(norm.of(x * 7 + 2), weight, want)
+    assert torch.equal(got.packed, want.packed)
+
+
+def few_parts(x: Tensor, weight: Tensor, launch: Tiling) -> tuple[Places, Tensor]:
+    head_choice.PARTS = 8
     return both(x, weight, launch)
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-def test_more_tiles_than_are_looked_at_together(interpreted: Callable[..., Any], rows: int) -> None:
+@pytest.mark.parametrize("launch", [SMALL, replace(SINGLE, programs=500)], ids=["blocks", "whole"])
+def test_more_parts_than_are_looked_at_together(interpreted: Callable[..., Any], rows: int, launch: Tiling) -> None:
     x, weight = inputs_of(rows, 500, 16, torch.float32)
-    check(*interpreted(few_tiles, x, weight, SMALL))
+    check(*interpreted(few_parts, x, weight, launch))
+
+
+@pytest.mark.parametrize("launch", [WHOLE, SINGLE])
+def test_a_program_leaves_one_peak(launch: Tiling, interpreted: Callable[..., Any]) -> None:
+    """However many tiles it goes through."""
+    x, weight = inputs_of(1, 150, 64, torch.float32)
+    peaks = interpreted(skinny_peaks, x, weight, launch)
+    assert peaks.tops.shape == (1, -(-150 // launch.span(150, 1)))
+    logits = (x @ weight.T).split(launch.span(150, 1), 1)
+    torch.testing.assert_close(peaks.tops[0], torch.stack([part.amax() for part in logits]), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(peaks.sums[0], torch.stack([(part - part.amax()).exp().sum() for part in logits]), atol=1e-4, rtol=1e-4)
 
 
 def test_the_reference_serves_where_no_kernel_does() -> None:
@@ -98,7 +141,7 @@ def test_gpu_tokens_are_those_of_the_logits(rows: int, vocabulary: int, width: i
     exact = (x.double() @ weight.double().T).log_softmax(1).nan_to_num(nan=-math.inf)
     for launch in candidates(rows, width):
         if dtype == torch.float32:
-            launch = replace(launch, block=launch.block // 2)
+            launch = replace(launch, outputs=max(1, launch.outputs // 2)) if launch.whole else replace(launch, block=launch.block // 2)
         places, logits = both(x.cuda(), weight.cuda(), launch)
         check(places, logits)
         near = exact.gather(1, places.token_ids.cpu()[:, None]).squeeze(1)

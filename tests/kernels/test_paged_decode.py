@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from inferometer.kernels import paged_decode as decode
+from inferometer.kernels.arrivals import arrivals
 from inferometer.kernels.decode_launch import MOST_PARTS, Cut, cut
 from inferometer.kernels.support import Tiles
 from inferometer.model.spec import Rotary
@@ -106,6 +107,22 @@ def test_kernel_is_the_formula(
     )
     close(got, exact(batch, query, 0.1, slopes), dtype)
     assert not got[CONTEXTS.index(0)].any()
+
+
+@pytest.mark.parametrize("heads", [2, 4])
+@pytest.mark.parametrize("far", [0, 1000])
+def test_parts_are_joined_whoever_comes_last(pages: Any, interpreted: Callable[..., Any], heads: int, far: int) -> None:
+    """Many parts of a few contexts, among them those that fill no part, one, and none at all; the result does not depend on the order."""
+    contexts = [0, 1, 16, 17, 300, 31]
+    batch = pages.fill(contexts, 2, 16)
+    query = query_of(len(contexts), heads, 16, torch.float32)
+    named = {"page_size": 16, "scale": 0.25, "longest": 300, "tiling": Tiles(block=16, warps=4, stages=1, queries=16)}
+    rest = query, batch.keys, batch.values, batch.table, batch.seats, batch.contexts
+    got = [interpreted(written, far, *rest, **named, cutting=Cut(parts, least=16))[0] for parts in (1, 2, 16, 64)]
+    for one in got:
+        close(one, exact(batch, query, 0.25), torch.float32)
+    again = interpreted(written, far, *rest, **named, cutting=Cut(16, least=16))[0]
+    assert torch.equal(again, got[2])
 
 
 @pytest.mark.parametrize("page_size", [1, 8, 12, 64])
@@ -230,6 +247,7 @@ def angles(rows: int, head_size: int, dtype: torch.dtype, device: str = "cpu") -
     return cos.to(device), sin.to(device)
 
 
+@pytest.mark.parametrize("far", [0, 1000])
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("parts", [1, 4])
 @pytest.mark.parametrize(("heads", "kv_heads", "head_size", "dtype", "biased"), SHAPES)
@@ -243,6 +261,7 @@ def test_kernel_writes_the_newest_keys_itself(
     biased: bool,
     parts: int,
     turned: bool,
+    far: int,
 ) -> None:
     """The same result, and the same pages, as if they had been written before."""
     batch = pages.fill(CONTEXTS, kv_heads, head_size, dtype=dtype)
@@ -257,16 +276,20 @@ def test_kernel_writes_the_newest_keys_itself(
         close(want, exact(batch, query, 0.1, named["slopes"]), dtype)
     tiles, cutting = Tiles(block=32, warps=4, stages=1, queries=16), Cut(parts, least=16)
     got, new_keys, new_values = interpreted(
-        written, query, batch.keys, batch.values, *rest, longest=150, **named, fresh=fresh, tiling=tiles, cutting=cutting
+        written, far, query, batch.keys, batch.values, *rest, longest=150, **named, fresh=fresh, tiling=tiles, cutting=cutting
     )
     close(got, want.double(), dtype)
     torch.testing.assert_close(new_keys, keys, equal_nan=True, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
     assert torch.equal(new_values.nan_to_num(9), values.nan_to_num(9))
 
 
-def written(query: Tensor, keys: Tensor, values: Tensor, *rest: Any, **named: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """What a call returns, and the pages as it leaves them: arguments of another process are copies."""
-    return decode.paged_decode_triton(query, keys, values, *rest, **named), keys, values
+def written(far: int, query: Tensor, keys: Tensor, values: Tensor, *rest: Any, **named: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """What a call returns, and the pages as it leaves them: arguments of another process are copies. far: programs that fetch ahead."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decode, "AHEAD", far)
+        out = decode.paged_decode_triton(query, keys, values, *rest, **named)
+    assert not arrivals(query.device).any()
+    return out, keys, values
 
 
 def attend(batch: Any, query: Tensor, **named: Any) -> Tensor:
@@ -361,6 +384,7 @@ def test_gpu_writes_the_newest_keys_itself(
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         got = run()
+    first = None
     for _ in range(3):
         keys.copy_(batch.keys)
         values.copy_(batch.values)
@@ -369,5 +393,8 @@ def test_gpu_writes_the_newest_keys_itself(
         want_keys, want_values = batch.keys.clone(), batch.values.clone()
         want = decode.paged_decode_torch(query, want_keys, want_values, *rest, **named, fresh=decode.Fresh(key, value, rotation))
         close(got, want.cpu().double(), dtype)
+        assert not arrivals(query.device).any()
+        first = got.clone() if first is None else first
+        assert torch.equal(got, first)  # parts are joined in their order, whoever came last
         torch.testing.assert_close(keys, want_keys, equal_nan=True, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
         assert torch.equal(values.nan_to_num(9), want_values.nan_to_num(9))

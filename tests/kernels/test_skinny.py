@@ -13,6 +13,7 @@ from torch import Tensor
 
 from inferometer.kernels import skinny
 from inferometer.kernels.activation import ACTIVATIONS
+from inferometer.kernels.arrivals import arrivals
 from inferometer.kernels.finish import linear_torch
 from inferometer.kernels.skinny_launch import Tiling, candidates, tiling
 
@@ -182,7 +183,7 @@ def test_gpu_is_the_formula(rows: int, outputs: int, inputs: int, dtype: torch.d
         second = skinny.skinny_triton(case.x, case.weight, case.bias, launch=launch)
         close(first, case.exact(), dtype)
         assert torch.equal(first, second), launch
-        assert not skinny.counters(case.x.device).any()
+        assert not arrivals(case.x.device).any()
 
 
 @pytest.mark.gpu

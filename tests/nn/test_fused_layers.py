@@ -10,10 +10,11 @@ import torch
 from tests.parity.configs import DECODERS, ENCODERS, config
 from torch import Tensor
 
+from inferometer.kernels import norm as norms
 from inferometer.kernels.norm import NormWeights, norm_torch
 from inferometer.model.config import read_spec
 from inferometer.model.spec import Activation, ModelSpec, NormKind
-from inferometer.nn import attention, layers, stream
+from inferometer.nn import attention, stream
 from inferometer.nn.batch import CachedRows, RaggedBatch, prompt_batch
 from inferometer.nn.cache import PagedCache
 from inferometer.nn.linear import Linear
@@ -33,7 +34,9 @@ def built(key: str) -> Transformer:
     return model
 
 
-def norm_in_place(x: Tensor, delta: Tensor | None, *, kind: NormKind, epsilon: float, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+def norm_in_place(
+    x: Tensor, delta: Tensor | None = None, *, kind: NormKind, epsilon: float, weight: Tensor | None, bias: Tensor | None
+) -> Tensor:
     """Puts its result where the kernel does."""
     out = norm_torch(x, delta, kind=kind, epsilon=epsilon, weight=weight, bias=bias)
     return out if delta is None else delta.copy_(out)
@@ -43,7 +46,7 @@ def norm_in_place(x: Tensor, delta: Tensor | None, *, kind: NormKind, epsilon: f
 def carried(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def wire() -> None:
         monkeypatch.setattr(stream, "usable", lambda device: True)
-        monkeypatch.setattr(layers, "norm", norm_in_place)
+        monkeypatch.setattr(norms, "norm", norm_in_place)
 
     return wire
 

@@ -9,8 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from inferometer.kernels.norm import NormWeights
+from inferometer.kernels.skinny_launch import Tiling
 from inferometer.kernels.token_rows import Places
 from inferometer.model.description import describe
+from inferometer.nn import head as heads
 from inferometer.nn.head import Head, padded_rows
 
 HIDDEN = torch.randn(3, 16, generator=torch.Generator().manual_seed(0))
@@ -37,6 +40,38 @@ def test_logits_are_the_product_of_the_projected_states(embedding: int) -> None:
     made.choose(HIDDEN, table, places, room)
     assert torch.equal(places.token_ids, want.argmax(1))
     torch.testing.assert_close(places.logprobs, want.log_softmax(1).amax(1))
+
+
+@pytest.mark.parametrize("embedding", [16, 8])
+def test_states_that_are_yet_to_be_normed(embedding: int) -> None:
+    made, table = head(embedding)
+    norm = NormWeights("layer", 1e-5, 1 + HIDDEN[0] / 4, HIDDEN[1])
+    want = made(norm.of(HIDDEN), table)
+    assert torch.equal(made(HIDDEN, table, norm=norm), want)
+    places = Places.on(HIDDEN.device, 3)
+    made.choose(HIDDEN, table, places, None, norm)
+    assert torch.equal(places.token_ids, want.argmax(1))
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_launch_that_holds_whole_rows_takes_the_norm(monkeypatch: pytest.MonkeyPatch, whole: bool) -> None:
+    """Wired as on a GPU, with the references in the kernels' place; another launch gets rows that are normed."""
+    made, table = head(16)
+    norm = NormWeights("layer", 1e-5, None, None)
+    taken: list[NormWeights | None] = []
+
+    def product(x: Tensor, weight: Tensor, *, norm: NormWeights | None, launch: Tiling, out: Tensor | None) -> Tensor:
+        taken.append(norm)
+        return functional.linear(x if norm is None else norm.of(x), weight)
+
+    monkeypatch.setattr(heads, "launch_for", lambda *arguments: Tiling(8, 64, 4, 1, 1, whole=whole))
+    monkeypatch.setattr(heads, "skinny_triton", product)
+    want = functional.linear(norm.of(HIDDEN), table)
+    assert torch.equal(made(HIDDEN, table, norm=norm), want)
+    assert taken == [norm if whole else None]
+    places = Places.on(HIDDEN.device, 3)
+    made.choose(HIDDEN, table, places, None, norm)
+    assert torch.equal(places.token_ids, want.argmax(1))
 
 
 @pytest.mark.parametrize(("dtype", "width", "stride"), [(torch.bfloat16, 17, 64), (torch.float32, 33, 64), (torch.float32, 32, 32)])

@@ -79,7 +79,7 @@ class Runner:
         facts = decoding.followed_by(prompts)
         packed, shape = pack(facts, self.cache.page_size)
         staged = Staged.of(upload(packed, torch.uint8, self.model.device), shape)
-        staged.write_entries(self._table)
+        staged.entries(self._table).write()
         queries, contexts = tuple(facts.counts.tolist()), tuple(facts.contexts.tolist())
         hidden = self.model.sweep(staged.batch(self._tokens, self._table, queries, contexts, apart=not pieces), self.cache)
         scores = tuple(self._scores(pieces, hidden[len(decoding) :]))

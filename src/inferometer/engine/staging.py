@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from inferometer.engine.facts import Facts, Integers
+from inferometer.kernels.embed import Entries
 from inferometer.nn.batch import CachedRows, RaggedBatch
 
 
@@ -60,22 +61,30 @@ class Staged:
         return cls(*long, *short)
 
     def batch(
-        self, tokens: Tensor, table: Tensor, query_lengths: tuple[int, ...], context_lengths: tuple[int, ...], *, apart: bool
+        self,
+        tokens: Tensor,
+        table: Tensor,
+        query_lengths: tuple[int, ...],
+        context_lengths: tuple[int, ...],
+        *,
+        apart: bool,
+        entries: Entries | None = None,
     ) -> RaggedBatch:
-        """The sweep's batch. tokens: int64 (seats,), the newest token of every seat. table: int32 (seats, stride). apart: CachedRows."""
-        newest = tokens[(-1 - self.token_ids).clamp_(min=0)]
+        """The sweep's batch. tokens: int64 (seats,), the newest token of every seat. table: int32 (seats, stride). apart, entries: as in
+        CachedRows."""
         return RaggedBatch(
-            token_ids=torch.where(self.token_ids < 0, newest, self.token_ids),
+            token_ids=self.token_ids,
             positions=self.positions,
             query_lengths=query_lengths,
             context_lengths=context_lengths,
             rotary_lengths=self.rotary_lengths,
-            rows=CachedRows(table, self.seats, self.contexts, self.starts, self.places, apart),
+            rows=CachedRows(table, self.seats, self.contexts, self.starts, self.places, apart, entries),
+            newest=tokens,
         )
 
-    def write_entries(self, table: Tensor) -> None:
-        """Puts the entries into the block table, int32 (seats, stride)."""
-        table[self.entry_seats, self.entry_columns] = self.entry_pages.to(torch.int32)
+    def entries(self, table: Tensor) -> Entries:
+        """Those of the block table, int32 (seats, stride)."""
+        return Entries(table, self.entry_seats, self.entry_columns, self.entry_pages)
 
 
 def pack(facts: Facts, page_size: int) -> tuple[Tensor, Shape]:

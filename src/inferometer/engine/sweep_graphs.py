@@ -132,21 +132,21 @@ class SweepGraphs:
         return Bucket(rows, next(size for size in PROMPT_TOKENS if size >= tokens), longest, greedy)
 
     def _sweep(self, staged: Staged, bucket: Bucket) -> None:
-        if not bucket.prompt_tokens:
-            staged.write_entries(self._table)
         contexts = (bucket.longest,) * bucket.rows
         if bucket.prompt_tokens:
             contexts += (bucket.prompt_tokens,) * PROMPTS
-        batch = staged.batch(self._tokens, self._table, bucket.query_lengths, contexts, apart=not bucket.prompt_tokens)
-        hidden = self._model.sweep(batch, self._cache)
+        decodes = not bucket.prompt_tokens
+        entries = staged.entries(self._table) if decodes else None
+        batch = staged.batch(self._tokens, self._table, bucket.query_lengths, contexts, apart=decodes, entries=entries)
+        hidden, norm = self._model.unnormed(batch, self._cache)
         if bucket.prompt_tokens:
             hidden = hidden.index_select(0, staged.last)
         rows = bucket.shape.sampled
         if bucket.greedy:
             places = self._places.first(rows).seated(staged.sampled_seats, self._tokens)
-            self._model.choose(hidden, places, room=self._logits[:rows])
+            self._model.choose(hidden, places, room=self._logits[:rows], norm=norm)
         else:
-            self._model.logits(hidden, out=self._logits[:rows])
+            self._model.logits(hidden, out=self._logits[:rows], norm=norm)
 
     def _static(self, shape: Shape) -> Tensor:
         if shape not in self._inputs:

@@ -1,120 +1,139 @@
-"""Measures, once a device, whether a model's linear maps of few rows are faster in this package's kernel or in the matrix library."""
+"""Chooses, once a device, how a model's linear maps of few rows are launched, or the matrix library instead: by the time of a whole step.
+
+Alone, a launch is timed without what matters most: whether the next one finds room to begin early beside it, and what it saves the
+ones before and behind it. So all maps are launched as in a decode step, and one map's launch is changed at a time.
+"""
 
 from __future__ import annotations
 
-import statistics
+import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from inferometer.engine.graph import Graph
-from inferometer.kernels.skinny import skinny_triton
+from inferometer.engine.decode_chain import DecodeChain
 from inferometer.kernels.skinny_choice import BUCKETS, DTYPES, Shape, choice_path, load_choices, save_choices
 from inferometer.kernels.skinny_launch import Tiling, candidates
 from inferometer.kernels.support import usable
 from inferometer.nn.head import Head
-from inferometer.nn.layers import Layer
 from inferometer.nn.linear import Linear
 from inferometer.nn.numerics import Numerics
 from inferometer.nn.transformer import Transformer
 
 SECONDS = 5.0
 """After which no further measurement is started: what is left is measured at the next start."""
-REPEATS = 5
-MOST_WEIGHTS = 64
-NORM_SECONDS = 1.5e-6
-"""What a launch for a norm of few rows takes."""
-EPILOGUE_SECONDS = 1e-6
-"""What the kernel may be slower, since bias, activation and residual cost it no launches."""
+NOISE = 0.003
+"""The part of a step's time that two measurements of it may be apart: what gains less is left."""
+PASSES = 2
+"""Times that every map is gone through: what is best for one depends on the others."""
+
+Size = tuple[int, int]
+Choice = Tiling | None
 
 
 @torch.inference_mode()
 def tune(model: Transformer, rows: Sequence[int] = BUCKETS, *, seconds: float = SECONDS) -> int:
-    """Gives every linear map of a model on a GPU the launches that are fastest there. Returns how many choices were measured.
+    """Gives every linear map of a model on a GPU the launches with which a decode step is fastest. Returns how many were measured.
 
     rows: buckets to decide for; others are left to the table. What was measured before, by any process, is read from a file in the
     cache, and what is measured is added to it. Runs kernels on the current stream and waits for them: to be called before sweeps
-    are launched or recorded. Does nothing for other devices, in float32, and where numerics leave no choice.
+    are launched or recorded. Does nothing for other devices, in float32, for encoders, where numerics leave no choice, and where
+    there is no memory for a step.
     """
-    if model.numerics is Numerics.INVARIANT or not usable(model.device) or model.dtype not in DTYPES:
+    if model.numerics is Numerics.INVARIANT or not usable(model.device) or model.dtype not in DTYPES or model.head is None:
         return 0
     deadline = time.monotonic() + seconds
-    maps: dict[tuple[int, int], list[Linear | Head]] = defaultdict(list)
-    normed: set[tuple[int, int]] = set()
+    maps: dict[Size, list[Linear | Head]] = defaultdict(list)
     for module in model.modules():
         if isinstance(module, Head) or (isinstance(module, Linear) and module.quant is None):
             maps[_size(_weight(module, model))].append(module)
-        elif isinstance(module, Layer):
-            normed.update(_size(linear.weight) for linear in module.normed_maps)
     path = choice_path(torch.cuda.get_device_name(model.device))
     known = load_choices(path)
-    measured: dict[Shape, Tiling | None] = {}
+    measured: dict[Shape, Choice] = {}
     dtype = str(model.dtype).removeprefix("torch.")
     for count in sorted(set(rows) & set(BUCKETS)):
-        for size, modules in maps.items():
-            shape = Shape(dtype, count, *size)
-            if shape not in known and time.monotonic() < deadline:
-                measured[shape] = known[shape] = fastest(
-                    count, [_weight(module, model) for module in modules[:MOST_WEIGHTS]], NORM_SECONDS if size in normed else 0.0
-                )
+        shapes = {size: Shape(dtype, count, *size) for size in maps}
+        start = {size: known[shape] if shape in known else candidates(count, size[1])[0] for size, shape in shapes.items()}
+        options = {size: (*candidates(count, size[1]), None) for size, shape in shapes.items() if shape not in known}
+        if not options or time.monotonic() >= deadline:
+            continue
+        clock = clock_of(model, count, maps)
+        if clock is None:
+            break
+        found = settled(start, options, clock, lambda: time.monotonic() < deadline)
+        del clock
+        torch.cuda.empty_cache()  # every graph had memory of its own, which the allocator keeps
+        measured |= {shapes[size]: choice for size, choice in found.items()}
     if measured:
         save_choices(path, measured)
+    known |= measured
     for size, modules in maps.items():
-        shapes = {count: Shape(dtype, count, *size) for count in rows}
-        launches = {count: known[shape] for count, shape in shapes.items() if shape in known}
+        wanted = {count: Shape(dtype, count, *size) for count in rows}
+        launches = {count: known[shape] for count, shape in wanted.items() if shape in known}
         for module in modules:
             module.launches = launches
     return len(measured)
 
 
-def fastest(rows: int, weights: Sequence[Tensor], norm_s: float) -> Tiling | None:
-    """The fastest launch for so many rows and weights of one shape, which follow each other so that none is in the cache; None where
-    the matrix library is faster. norm_s: seconds that a launch saves which can norm the rows first."""
-    outputs, inputs = _size(weights[0])
-    cache = torch.cuda.get_device_properties(weights[0].device).L2_cache_size
-    enough = -(-3 * cache // (weights[0].element_size() * outputs * inputs))
-    weights = [weights[i % len(weights)] for i in range(max(4, min(enough, MOST_WEIGHTS)))]
-    x = torch.randn(rows, inputs, dtype=weights[0].dtype, device=weights[0].device)
-    library = duration([partial(functional.linear, x, weight) for weight in weights], x.device)
-    times: dict[Tiling, float] = {}
-    for launch in candidates(rows, inputs):
+def settled(
+    start: Mapping[Size, Choice],
+    options: Mapping[Size, Sequence[Choice]],
+    seconds_of: Callable[[Mapping[Size, Choice]], float],
+    goes_on: Callable[[], bool],
+) -> dict[Size, Choice]:
+    """The best of its options for each size, one size after another, all others as they are by then: from `start`, PASSES times or until
+    nothing changes. Whoever is tried takes the place of the best so far only if it is faster by more than NOISE.
+
+    seconds_of: infinite where a launch does not fit the card. A start with such a one gives way to the matrix library for all sizes that
+    have options. goes_on: asked before every measurement. Sizes of which not all options were tried by then are left out.
+    """
+    best = dict(start)
+    found: dict[Size, Choice] = {}
+    if not goes_on():
+        return found
+    if seconds_of(best) == math.inf:
+        best |= dict.fromkeys(options, None)
+    for _ in range(PASSES):
+        before = dict(best)
+        for size, choices in options.items():
+            least, choice = math.inf, best[size]
+            for tried in (choice, *(other for other in choices if other != choice)):
+                if not goes_on():
+                    return found
+                took = seconds_of(best | {size: tried})
+                if took < least * (1 - NOISE):
+                    least, choice = took, tried
+            best[size] = found[size] = choice
+        if best == before:
+            break
+    return found
+
+
+def clock_of(
+    model: Transformer, rows: int, maps: Mapping[Size, Sequence[Linear | Head]]
+) -> Callable[[Mapping[Size, Choice]], float] | None:
+    """What measures a step with given launches of the maps; None where there is no memory for one."""
+    try:
+        chain = DecodeChain(model, rows, torch.cuda.get_device_properties(model.device).L2_cache_size)
+    except torch.OutOfMemoryError:
+        return None
+
+    def seconds_of(choices: Mapping[Size, Choice]) -> float:
+        for size, choice in choices.items():
+            for module in maps[size]:
+                module.launches = {rows: choice}
         try:
-            times[launch] = duration([partial(skinny_triton, x, weight, launch=launch) for weight in weights], x.device)
+            return chain.seconds()
         except Exception as error:
             # Triton has many ways of saying that a launch does not fit the card. After a fault nothing would run.
             if isinstance(error, torch.AcceleratorError):
                 raise
-    times = {launch: time - norm_s if launch.whole else time for launch, time in times.items()}
-    best = min(times, key=lambda launch: times[launch], default=None)
-    return best if best is not None and times[best] <= library + EPILOGUE_SECONDS else None
+            return math.inf
 
-
-def duration(runs: Sequence[Callable[[], Tensor]], device: torch.device) -> float:
-    """Seconds of one of them, as they follow each other in a graph: the median of a few times."""
-    runs[0]()  # compiled before it is recorded
-
-    def all_runs() -> None:
-        for run in runs:
-            run()
-
-    event: Any = torch.cuda.Event
-    graph = Graph(all_runs, device, torch.cuda.graph_pool_handle())
-    graph()
-    times: list[float] = []
-    for _ in range(REPEATS):
-        start, end = event(enable_timing=True), event(enable_timing=True)
-        start.record()
-        graph()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) / 1e3 / len(runs))
-    return statistics.median(times)
+    return seconds_of
 
 
 def _weight(module: Linear | Head, model: Transformer) -> Tensor:
@@ -123,5 +142,5 @@ def _weight(module: Linear | Head, model: Transformer) -> Tensor:
     return module.weight
 
 
-def _size(weight: Tensor) -> tuple[int, int]:
+def _size(weight: Tensor) -> Size:
     return weight.shape[0], weight.shape[1]

@@ -1,43 +1,14 @@
-"""The kernels of decode attention: parts of a context, and what joins them."""
+"""The kernels of decode attention: parts of a context, which the last of them to end joins."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from inferometer.kernels.arrivals import last_to_arrive
+from inferometer.kernels.decode_newest import newest_of, newest_place, put_newest, turn
+from inferometer.kernels.decode_parts import combined, combined_group
 from inferometer.kernels.prefetch import prefetch
-from inferometer.kernels.support import constexpr, kernel, tl, wait_for_inputs
-
-
-@kernel()
-def turn(
-    vector: Any, cos: Any, sin: Any, row: Any, d: Any, real: Any, head_size: constexpr, turned: constexpr,
-) -> Any:  # fmt: skip
-    """The elements d of the head at `vector`, rotated by the angles of the row if `turned`, rounded as `rotate` does."""
-    x = tl.load(vector + d, mask=real, other=0)
-    if turned:
-        half: constexpr = head_size // 2
-        partner = tl.load(vector + tl.where(d < half, d + half, d - half), mask=real, other=0)
-        across = tl.load(cos + row * head_size + d, mask=d < head_size, other=0).to(tl.float32)
-        along = tl.load(sin + row * head_size + d, mask=d < head_size, other=0).to(tl.float32)
-        part = (x.to(tl.float32) * across).to(x.dtype).to(tl.float32)
-        x = (part + partner.to(tl.float32) * along).to(x.dtype)
-    return x
-
-
-@kernel()
-def put_newest(
-    keys: Any, values: Any, key: Any, value: Any, cos: Any, sin: Any, row: Any, place: Any, head: Any, ours: Any, kv_heads: constexpr,
-    head_size: constexpr, width: constexpr, turned: constexpr,
-) -> Any:  # fmt: skip
-    """The key and value at these addresses, the key rotated if need be; stored at their place of the cache where `ours`."""
-    d = tl.arange(0, width)
-    real = d < head_size
-    own_key = turn(key, cos, sin, row, d, real, head_size, turned)
-    own_value = tl.load(value + d, mask=real, other=0)
-    at = place * (kv_heads * head_size) + head * head_size + d
-    tl.store(keys + at, own_key, mask=real & ours)
-    tl.store(values + at, own_value, mask=real & ours)
-    return own_key, own_value
+from inferometer.kernels.support import constexpr, kernel, tl
 
 
 @kernel()
@@ -60,62 +31,88 @@ def come_ahead(
 
 @kernel()
 def span_of(context: Any, parts: Any, block: constexpr, least: constexpr) -> Any:
-    """Keys of each part of a context, a multiple of `block`: no more parts than `parts`, nor than `least` keys each are worth."""
+    """Keys of each part of a context, a multiple of `block`, and how many parts there are, at least one: no more than `parts`, nor than
+    `least` keys each are worth."""
     used = tl.maximum(tl.minimum(parts, (context + least - 1) // least), 1)
-    return tl.maximum((context + used * block - 1) // (used * block), 1) * block
+    span = tl.maximum((context + used * block - 1) // (used * block), 1) * block
+    return span, tl.maximum((context + span - 1) // span, 1)
 
 
 @kernel("seats", "contexts", "table_row", "key", "value", "key_row", "value_row")
 def attend_alone(
-    query: Any, keys: Any, values: Any, table: Any, seats: Any, contexts: Any, slopes: Any, out: Any, weight: Any, key: Any, value: Any,
-    cos: Any, sin: Any, query_row: Any, query_head: Any, table_row: Any, key_row: Any, key_head: Any, value_row: Any, value_head: Any,
-    scale: Any, heads: constexpr, kv_heads: constexpr, head_size: constexpr, width: constexpr, members: constexpr, page_size: constexpr,
-    block: constexpr, stages: constexpr, least: constexpr, whole: constexpr, biased: constexpr, fresh: constexpr, turned: constexpr,
-    ahead: constexpr, wide: constexpr, early: constexpr,
+    query: Any, keys: Any, values: Any, table: Any, seats: Any, contexts: Any, slopes: Any, out: Any, partial: Any, weight: Any,
+    arrived: Any, key: Any, value: Any, cos: Any, sin: Any, query_row: Any, query_head: Any, table_row: Any, key_row: Any, key_head: Any,
+    value_row: Any, value_head: Any, scale: Any, heads: constexpr, kv_heads: constexpr, head_size: constexpr, width: constexpr,
+    members: constexpr, page_size: constexpr, block: constexpr, stages: constexpr, least: constexpr, whole: constexpr, biased: constexpr,
+    fresh: constexpr, turned: constexpr, ahead: constexpr, most: constexpr, wide: constexpr, early: constexpr,
 ) -> None:  # fmt: skip
     """One query head with keys of its own. Every key of the block has its own running maximum and sums until the end, so that
-    nothing in the loop waits for another warp."""
+    nothing in the loop waits for another warp.
+
+    ahead: the first block is in registers before the launch ahead has ended, and what comes behind it in the L2 cache.
+    """
     if early:
         tl.extra.cuda.gdc_launch_dependents()
     head = tl.program_id(0)
     row = tl.program_id(1)
     part = tl.program_id(2)
     context = tl.load(contexts + row)
-    span = span_of(context, tl.num_programs(2), block, least)
-    start = part * span
-    stop = tl.minimum(start + span, context)
-    if (start >= stop) & (not whole):
-        return
-
+    entries = table + tl.load(seats + row).to(tl.int64) * table_row
+    parts = tl.num_programs(2)
+    start, stop, used = 0, context, 1
+    if not whole:
+        # Known when compiled: without it neither a division nor a branch stands before the loads.
+        span, used = span_of(context, parts, block, least)
+        if part >= used:
+            return
+        start = part * span
+        stop = tl.minimum(start + span, context)
     d = tl.arange(0, width)
     lane = tl.arange(0, block)
-    entries = table + tl.load(seats + row).to(tl.int64) * table_row
     newest = context - 1
     ours = fresh & (start <= newest) & (newest < stop)
     if fresh:
         # The newest key and value come from where the launch ahead leaves them.
-        own_place = tl.load(entries + newest // page_size, mask=ours, other=0).to(tl.int64) * page_size + newest % page_size
         stop = tl.minimum(stop, newest)
     position = start + lane
     page = tl.load(entries + position // page_size, mask=position < stop, other=0)
+    if ahead:
+        place = page.to(tl.int64) * page_size + position % page_size
+        at = (place * (kv_heads * head_size) + head * head_size)[:, None] + d[None, :]
+        real = (position < stop)[:, None]
+        if head_size != width:
+            real = real & (d < head_size)[None, :]
+        k = tl.load(keys + at, mask=real, other=0)
+        v = tl.load(values + at, mask=real, other=0)
+        page = tl.load(entries + (position + block) // page_size, mask=position + block < stop, other=0)
     if early:
         if ahead:
-            come_ahead(keys, values, entries, start, stop, head, kv_heads, head_size, page_size, block, stages)
+            come_ahead(keys, values, entries, start + block, stop, head, kv_heads, head_size, page_size, block, stages)
         tl.extra.cuda.gdc_wait()
     at_query = query + row.to(tl.int64) * query_row + head * query_head
     q = turn(at_query, cos, sin, row.to(tl.int64), d, d < head_size, head_size, turned)
-    q = q.to(tl.float32) * scale
-    if fresh:
-        own_key, own_value = put_newest(
-            keys, values, key + row.to(tl.int64) * key_row + head * key_head, value + row.to(tl.int64) * value_row + head * value_head,
-            cos, sin, row.to(tl.int64), own_place, head, ours, kv_heads, head_size, width, turned,
+    if fresh & ahead:
+        own_key, own_value = newest_of(
+            key + row.to(tl.int64) * key_row + head * key_head, value + row.to(tl.int64) * value_row + head * value_head, cos, sin,
+            row.to(tl.int64), head_size, width, turned,
         )  # fmt: skip
+        own_place = newest_place(entries, newest, ours, page_size)
+    q = q.to(tl.float32) * scale
     if biased:
         slope = tl.load(slopes + head) * 1.4426950408889634
     best = tl.full([block], -1.0e38, tl.float32)
     total = tl.zeros([block], tl.float32)
     sums = tl.zeros([block, width], tl.float32)
-    for base in tl.range(start, stop, block, num_stages=stages):
+    first = start
+    if ahead:
+        score = tl.sum(q[None, :] * k.to(tl.float32), 1)
+        if biased:
+            score += slope * (position - context + 1).to(tl.float32)
+        best = tl.where(position < stop, score, -1.0e38)
+        total = tl.where(position < stop, 1.0, 0.0)
+        sums = v.to(tl.float32)
+        first = start + block
+    for base in tl.range(first, stop, block, num_stages=stages):
         position = base + lane
         seen = position < stop
         place = page.to(tl.int64) * page_size + position % page_size
@@ -142,6 +139,12 @@ def attend_alone(
     share = tl.exp2(best - highest)
     mass = tl.sum(total * share, 0)
     result = tl.sum(sums * share[:, None], 0)
+    if fresh & (not ahead):
+        own_key, own_value = newest_of(
+            key + row.to(tl.int64) * key_row + head * key_head, value + row.to(tl.int64) * value_row + head * value_head, cos, sin,
+            row.to(tl.int64), head_size, width, turned,
+        )  # fmt: skip
+        own_place = newest_place(entries, newest, ours, page_size)
     if fresh:
         score = tl.where(ours, tl.sum(q * own_key.to(tl.float32), 0), float("-inf"))
         higher = tl.maximum(highest, score)
@@ -152,21 +155,28 @@ def attend_alone(
         highest = higher
     result = result / tl.where(mass > 0, mass, 1.0)
     at_head = row.to(tl.int64) * heads + head
-    if whole:
+    if used == 1:
         tl.store(out + at_head * head_size + d, result, mask=d < head_size)
-    else:
-        at_part = at_head * tl.num_programs(2) + part
-        tl.store(out + at_part * head_size + d, result, mask=d < head_size)
-        tl.store(weight + at_part, highest + tl.log2(mass))
+    if fresh:
+        # Not before: no load of keys would be sent out until they have come.
+        put_newest(keys, values, own_key, own_value, own_place, head, ours, kv_heads, head_size, width)
+    if not whole:  # noqa: SIM102 (known when compiled, the other when run)
+        if used > 1:
+            at_part = at_head * parts + part
+            tl.store(partial + at_part * head_size + d, result, mask=d < head_size)
+            tl.store(weight + at_part, highest + tl.log2(mass))
+            if last_to_arrive(arrived + at_head, used):
+                result = combined(partial, weight, at_head, used, parts, most, head_size, width)
+                tl.store(out + at_head * head_size + d, result, mask=d < head_size)
 
 
 @kernel("seats", "contexts", "table_row", "key", "value", "key_row", "value_row")
 def attend_group(
-    query: Any, keys: Any, values: Any, table: Any, seats: Any, contexts: Any, slopes: Any, out: Any, weight: Any, key: Any, value: Any,
-    cos: Any, sin: Any, query_row: Any, query_head: Any, table_row: Any, key_row: Any, key_head: Any, value_row: Any, value_head: Any,
-    scale: Any, heads: constexpr, kv_heads: constexpr, head_size: constexpr, width: constexpr, members: constexpr, page_size: constexpr,
-    block: constexpr, stages: constexpr, least: constexpr, whole: constexpr, biased: constexpr, fresh: constexpr, turned: constexpr,
-    ahead: constexpr, wide: constexpr, early: constexpr,
+    query: Any, keys: Any, values: Any, table: Any, seats: Any, contexts: Any, slopes: Any, out: Any, partial: Any, weight: Any,
+    arrived: Any, key: Any, value: Any, cos: Any, sin: Any, query_row: Any, query_head: Any, table_row: Any, key_row: Any, key_head: Any,
+    value_row: Any, value_head: Any, scale: Any, heads: constexpr, kv_heads: constexpr, head_size: constexpr, width: constexpr,
+    members: constexpr, page_size: constexpr, block: constexpr, stages: constexpr, least: constexpr, whole: constexpr, biased: constexpr,
+    fresh: constexpr, turned: constexpr, ahead: constexpr, most: constexpr, wide: constexpr, early: constexpr,
 ) -> None:  # fmt: skip
     """Query heads that share a key head, `members` of them, padded to the rows of a matrix product."""
     group: tl.constexpr = heads // kv_heads
@@ -178,22 +188,24 @@ def attend_group(
     row = tl.program_id(1)
     part = tl.program_id(2)
     context = tl.load(contexts + row)
-    span = span_of(context, tl.num_programs(2), block, least)
-    start = part * span
-    stop = tl.minimum(start + span, context)
-    if (start >= stop) & (not whole):
-        return
-
+    entries = table + tl.load(seats + row).to(tl.int64) * table_row
+    parts = tl.num_programs(2)
+    start, stop, used = 0, context, 1
+    if not whole:
+        # Known when compiled: without it neither a division nor a branch stands before the loads.
+        span, used = span_of(context, parts, block, least)
+        if part >= used:
+            return
+        start = part * span
+        stop = tl.minimum(start + span, context)
     d = tl.arange(0, width)
     lane = tl.arange(0, block)
     head = kv_head * group + member
     real_head = member < group
     ours = real_head[:, None] & (d < head_size)[None, :]
-    entries = table + tl.load(seats + row).to(tl.int64) * table_row
     newest = context - 1
     own = fresh & (start <= newest) & (newest < stop)
     if fresh:
-        own_place = tl.load(entries + newest // page_size, mask=own, other=0).to(tl.int64) * page_size + newest % page_size
         stop = tl.minimum(stop, newest)
     position = start + lane
     page = tl.load(entries + position // page_size, mask=position < stop, other=0)
@@ -204,12 +216,11 @@ def attend_group(
     at_query = query + row.to(tl.int64) * query_row + head[:, None] * query_head
     q = turn(at_query, cos, sin, row.to(tl.int64), d[None, :], ours, head_size, turned)
     if fresh:
-        # Programs that share the key head all write the same.
-        own_key, own_value = put_newest(
-            keys, values, key + row.to(tl.int64) * key_row + kv_head * key_head,
-            value + row.to(tl.int64) * value_row + kv_head * value_head, cos, sin, row.to(tl.int64), own_place, kv_head, own,
-            kv_heads, head_size, width, turned,
+        own_key, own_value = newest_of(
+            key + row.to(tl.int64) * key_row + kv_head * key_head, value + row.to(tl.int64) * value_row + kv_head * value_head, cos, sin,
+            row.to(tl.int64), head_size, width, turned,
         )  # fmt: skip
+        own_place = newest_place(entries, newest, own, page_size)
         own_score = tl.sum(q.to(tl.float32) * own_key.to(tl.float32)[None, :], 1) * scale
     if wide:
         q = q.to(tl.float32)
@@ -254,32 +265,16 @@ def attend_group(
         best = higher
     result = sums / tl.where(total > 0, total, 1.0)[:, None]
     at_head = row.to(tl.int64) * heads + head
-    if whole:
+    if used == 1:
         tl.store(out + at_head[:, None] * head_size + d[None, :], result, mask=ours)
-    else:
-        at_part = at_head * tl.num_programs(2) + part
-        tl.store(out + at_part[:, None] * head_size + d[None, :], result, mask=ours)
-        tl.store(weight + at_part, best + tl.log2(total), mask=real_head)
-
-
-@kernel("contexts")
-def combine(
-    partial: Any, weight: Any, contexts: Any, out: Any, heads: constexpr, head_size: constexpr, width: constexpr, parts: constexpr,
-    block: constexpr, least: constexpr, early: constexpr,
-) -> None:  # fmt: skip
-    """The parts of a context, each softmax weighted with its mass (log2)."""
-    wait_for_inputs(early)
-    head = tl.program_id(0)
-    row = tl.program_id(1)
-    context = tl.load(contexts + row)
-    part = tl.arange(0, parts)
-    there = part * span_of(context, parts, block, least) < context
-    d = tl.arange(0, width)
-    at_head = row.to(tl.int64) * heads + head
-    mass = tl.load(weight + at_head * parts + part, mask=there, other=float("-inf"))
-    share = tl.exp2(mass - tl.maximum(tl.max(mass, 0), -1.0e38))
-    whole = tl.sum(share, 0)
-    real = there[:, None] & (d < head_size)[None, :]
-    sums = tl.load(partial + (at_head * parts + part)[:, None] * head_size + d[None, :], mask=real, other=0)
-    result = tl.sum(sums * share[:, None], 0) / tl.where(whole > 0, whole, 1.0)
-    tl.store(out + at_head * head_size + d, result, mask=d < head_size)
+    if fresh:
+        # Programs that share the key head all write the same.
+        put_newest(keys, values, own_key, own_value, own_place, kv_head, own, kv_heads, head_size, width)
+    if not whole:  # noqa: SIM102 (known when compiled, the other when run)
+        if used > 1:
+            at_part = at_head * parts + part
+            tl.store(partial + at_part[:, None] * head_size + d[None, :], result, mask=ours)
+            tl.store(weight + at_part, best + tl.log2(total), mask=real_head)
+            if last_to_arrive(arrived + row * tl.num_programs(0) + tl.program_id(0), used):
+                result = combined_group(partial, weight, at_head, real_head, used, parts, most, head_size, members, width)
+                tl.store(out + at_head[:, None] * head_size + d[None, :], result, mask=ours)

@@ -34,6 +34,8 @@ GROUPED: Table = (
 """Query heads that share a key head."""
 RESIDENT = 4
 """Programs that run on a processor at a time, about."""
+AHEAD = 4
+"""Programs for each processor up to which keys are fetched ahead: what is not resident early fetches nothing early."""
 MOST_PARTS = 64
 FEW, MANY = 128, 2048
 """Keys that are worth a program of their own on an idle card, and on a full one."""
@@ -41,10 +43,8 @@ FEW, MANY = 128, 2048
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Each context is cut into up to `parts` parts of equal length, but none for fewer than `least` keys.
-
-    One part writes the result itself; several need a second launch, which combines them.
-    """
+    """Each context is cut into up to `parts` parts of equal length, but none for fewer than `least` keys. The last of several to end
+    joins them."""
 
     parts: int
     least: int
@@ -58,7 +58,7 @@ def cut(programs: int, longest: int, processors: int) -> Cut:
     The number of parts is a power of two, and only two lengths are `least`: each pair is compiled for itself.
     """
     wanted = RESIDENT * processors // max(1, programs)
-    # A second launch takes longer than a few hundred keys.
+    # To join parts takes as long as a few hundred keys.
     filling = min(wanted, longest // FEW) if longest >= 4 * FEW else 1
     if filling > 1:
         least, parts = FEW, max(1 << (filling.bit_length() - 1), power_of_two(-(-longest // MANY)))

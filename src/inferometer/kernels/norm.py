@@ -27,6 +27,10 @@ class NormWeights:
     weight: Tensor | None
     bias: Tensor | None
 
+    def of(self, x: Tensor, delta: Tensor | None = None) -> Tensor:
+        """See `norm`."""
+        return norm(x, delta, kind=self.kind, epsilon=self.epsilon, weight=self.weight, bias=self.bias)
+
 
 def norm(
     x: Tensor, delta: Tensor | None = None, *, kind: NormKind, epsilon: float, weight: Tensor | None = None, bias: Tensor | None = None

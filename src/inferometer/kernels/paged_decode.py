@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from inferometer.kernels.decode_kernels import attend_alone, attend_group, combine
-from inferometer.kernels.decode_launch import ALONE, GROUPED, Cut, cut
+from inferometer.kernels.arrivals import MOST_ARRIVALS, arrivals
+from inferometer.kernels.decode_kernels import attend_alone, attend_group
+from inferometer.kernels.decode_launch import AHEAD, ALONE, GROUPED, MOST_PARTS, RESIDENT, Cut, cut
 from inferometer.kernels.kv_write import kv_write_torch
 from inferometer.kernels.rotary_write import rotate
 from inferometer.kernels.support import Tiles, capability, early, look_up, power_of_two, processors, usable, wide
@@ -130,13 +132,16 @@ def paged_decode_triton(
     members = 1 if group == 1 else min(chosen.queries, power_of_two(max(16, group)))
     programs = kv_heads * -(-group // members)
     split = cutting or cut(rows * programs, longest, processors(query.device))
-    partial, weight = out, out
-    if split.parts > 1:
-        partial = torch.empty((rows, heads, split.parts, head_size), dtype=torch.float32, device=query.device)
-        weight = torch.empty((rows, heads, split.parts), dtype=torch.float32, device=query.device)
+    # Beyond, rows fill every card by themselves.
+    parts = split.parts if rows * programs <= MOST_ARRIVALS else 1
+    partial, weight, arrived = out, out, out
+    if parts > 1:
+        arrived = arrivals(query.device)
+        partial = torch.empty((rows, heads, parts, head_size), dtype=torch.float32, device=query.device)
+        weight = torch.empty((rows, heads, parts), dtype=torch.float32, device=query.device)
     width = power_of_two(max(16, head_size))
     # Without fresh keys the launch ahead may be the one that writes the block table, which is read before that has ended.
-    early_options = {"early": False} if fresh is None else early(query.device)
+    early_options: dict[str, Any] = {"early": False} if fresh is None else early(query.device)
     key, value, cos, sin = query, query, query, query
     key_row = key_head = value_row = value_head = 0
     turned = fresh is not None and fresh.rotation is not None
@@ -148,19 +153,18 @@ def paged_decode_triton(
             cos, sin = fresh.rotation
             assert cos.is_contiguous()
             assert sin.is_contiguous()
+    ahead = rows * programs * parts <= (AHEAD if group == 1 else 1) * processors(query.device)
+    if ahead and group == 1:
+        # Beside a product's programs, which take three quarters of a processor's registers, or RESIDENT of its own kind.
+        early_options |= {"maxnreg": 65536 // RESIDENT // (32 * chosen.warps)}
     (attend_alone if group == 1 else attend_group).launch(
-        (programs, rows, split.parts), query, keys, values, table, seats, contexts, query if slopes is None else slopes, partial, weight,
-        key, value, cos, sin, query.stride(0), query.stride(1), table.stride(0), key_row, key_head, value_row, value_head, scale * LOG2_E,
-        heads=heads, kv_heads=kv_heads, head_size=head_size, width=width, members=members, page_size=page_size, block=chosen.block,
-        stages=chosen.stages, least=split.least, whole=split.parts == 1, biased=slopes is not None, fresh=fresh is not None,
-        turned=turned, ahead=rows * programs * split.parts <= processors(query.device), wide=wide(query.dtype, query.device),
-        num_warps=chosen.warps, num_stages=chosen.stages, **early_options,
+        (programs, rows, parts), query, keys, values, table, seats, contexts, query if slopes is None else slopes, out, partial, weight,
+        arrived, key, value, cos, sin, query.stride(0), query.stride(1), table.stride(0), key_row, key_head, value_row, value_head,
+        scale * LOG2_E, heads=heads, kv_heads=kv_heads, head_size=head_size, width=width, members=members, page_size=page_size,
+        block=chosen.block, stages=chosen.stages, least=split.least, whole=parts == 1, biased=slopes is not None, fresh=fresh is not None,
+        turned=turned, ahead=ahead, most=MOST_PARTS, wide=wide(query.dtype, query.device), num_warps=chosen.warps,
+        num_stages=chosen.stages, **early_options,
     )  # fmt: skip
-    if split.parts > 1:
-        combine.launch(
-            (heads, rows), partial, weight, contexts, out, heads, head_size, width, split.parts, chosen.block, split.least, num_warps=4,
-            **early(query.device),
-        )  # fmt: skip
     return out
 
 

@@ -1,4 +1,4 @@
-"""The best of every tile of logits, which the launch that computes them leaves in their place."""
+"""The best of the logits that a program computes, which its launch leaves in their place."""
 
 from __future__ import annotations
 
@@ -8,24 +8,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from inferometer.kernels.skinny_launch import Tiling
 from inferometer.kernels.support import kernel, tl
 from inferometer.kernels.token_choice import finite, score_of
 
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """Of each row and each tile of outputs, (rows, tiles): the best value, float32, its first output, int32, and the sum of
-    exp(value - best), float32. NaN counts as -inf, +inf as the largest float32."""
+    """Of each row and each program's outputs, (rows, programs): the best value, float32, its first output, int32, and the sum of
+    exp(value - best), float32. NaN counts as -inf, +inf as the largest float32. Outputs go up with programs."""
 
     tops: Tensor
     ids: Tensor
     sums: Tensor
 
     @classmethod
-    def of(cls, rows: int, outputs: int, launch: Tiling, device: torch.device) -> Peaks:
-        """Uninitialised ones for the tiles of a launch."""
-        size = rows, -(-outputs // launch.outputs)
+    def of(cls, rows: int, programs: int, device: torch.device) -> Peaks:
+        """Uninitialised ones."""
+        size = rows, programs
         tops, sums = (torch.empty(size, dtype=torch.float32, device=device) for _ in range(2))
         return cls(tops, torch.empty(size, dtype=torch.int32, device=device), sums)
 
@@ -39,3 +38,20 @@ def peak(value: Any, n: Any, real: Any, at: Any, wanted: Any, tops: Any, ids: An
     tl.store(tops + at, top, mask=wanted)
     tl.store(ids + at, tl.min(tl.where(score == across, n, 2147483647), 1), mask=wanted)
     tl.store(sums + at, tl.sum(tl.exp(score - finite(across)), 1), mask=wanted)
+
+
+@kernel()
+def merged(best: Any, first: Any, total: Any, top: Any, own: Any, mass: Any) -> Any:
+    """Lane by lane, the peak of all that was seen and of what comes behind it: its best value, the first place of that, the sum."""
+    first = tl.where(top > best, own, first)
+    higher = finite(tl.maximum(best, top))
+    total = total * tl.exp(best - higher) + mass * tl.exp(top - higher)
+    return tl.maximum(best, top), first, total
+
+
+@kernel()
+def joined(best: Any, first: Any, total: Any) -> Any:
+    """The peak of all lanes. Of equal values a lane has kept its first place, the least of which is the first of all."""
+    highest = tl.max(best, 0)
+    place = tl.min(tl.where(best == highest, first, 2147483647), 0)
+    return highest, place, tl.sum(total * tl.exp(best - finite(highest)), 0)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from inferometer.kernels.arrivals import MOST_ARRIVALS, arrivals, last_to_arrive
 from inferometer.kernels.finish import finish, linear_torch
 from inferometer.kernels.norm import NormWeights
 from inferometer.kernels.peaks import Peaks, peak
@@ -17,9 +17,6 @@ from inferometer.kernels.skinny_launch import Tiling, members, tiling
 from inferometer.kernels.skinny_rows import rows_product
 from inferometer.kernels.support import capability, constexpr, kernel, power_of_two, processors, tl, usable, wide
 from inferometer.model.spec import Activation
-
-MOST_TILES = 1 << 16
-"""Tiles of outputs whose inputs may be cut; beyond, they fill every card by themselves."""
 
 
 def skinny(
@@ -68,10 +65,15 @@ def skinny_triton(
     return out
 
 
-def skinny_peaks(x: Tensor, weight: Tensor, launch: Tiling) -> Peaks:
-    """Of x weight^T, rounded to its type as `skinny` would, the peaks alone: what it would write is never in memory."""
-    peaks = Peaks.of(x.shape[0], weight.shape[0], launch, x.device)
-    _product(x, weight, x, x, x, peaks, launch, None, {"biased": False, "added": False, "activation": None})
+def skinny_peaks(x: Tensor, weight: Tensor, launch: Tiling, norm: NormWeights | None = None) -> Peaks:
+    """Of x weight^T, rounded to its type as `skinny` would, the peaks alone: what it would write is never in memory.
+
+    norm: as in `skinny_triton`.
+    """
+    outputs = weight.shape[0]
+    each = launch.span(outputs, processors(x.device)) if launch.whole else launch.outputs
+    peaks = Peaks.of(x.shape[0], -(-outputs // each), x.device)
+    _product(x, weight, x, x, x, peaks, launch, norm, {"biased": False, "added": False, "activation": None})
     return peaks
 
 
@@ -101,7 +103,7 @@ def _product(
     marks = (out, out, out) if peaks is None else (peaks.tops, peaks.ids, peaks.sums)
     common = x, weight, bias, added, out, *marks
     if chosen.whole:
-        span = -(-tiles // max(1, min(tiles, chosen.programs * processors(x.device)))) * chosen.outputs
+        span = chosen.span(outputs, processors(x.device))
         gamma, beta = (None, None) if norm is None else (norm.weight, norm.bias)
         rows_product.launch(
             (-(-outputs // span),), *common, x if gamma is None else gamma, x if beta is None else beta,
@@ -111,12 +113,12 @@ def _product(
         )  # fmt: skip
         return
     assert norm is None
-    parts = chosen.parts(outputs, inputs, processors(x.device)) if tiles <= MOST_TILES else 1
+    parts = chosen.parts(outputs, inputs, processors(x.device)) if tiles <= MOST_ARRIVALS else 1
     padded = members(rows)
     partial, arrived = out, out
     if parts > 1:
         partial = torch.empty((tiles, parts, chosen.outputs, padded), dtype=torch.float32, device=x.device)
-        arrived = counters(x.device)
+        arrived = arrivals(x.device)
     _few.launch(
         (tiles, parts), *common, partial, arrived, rows, outputs, inputs, x.stride(0), added.stride(0), out.stride(0), members=padded,
         parts=parts, stages=chosen.stages, block=chosen.block, even=inputs % chosen.block == 0, wide=wide(x.dtype, x.device), **options,
@@ -129,12 +131,6 @@ def standard(rows: int, inputs: int, dtype: torch.dtype) -> Tiling:
     if found.whole:
         return replace(found, outputs=max(1, found.outputs * 2 // dtype.itemsize))
     return replace(found, block=found.block * 2 // dtype.itemsize)
-
-
-@lru_cache
-def counters(device: torch.device) -> Tensor:
-    """int32 (MOST_TILES,), zeros between launches: how many parts of each tile have been summed up in this one."""
-    return torch.zeros(MOST_TILES, dtype=torch.int32, device=device)
 
 
 @kernel("rows")
@@ -189,12 +185,9 @@ def _few(
         here = partial + column.to(tl.int64) * (parts * tile * members) + m[:, None] * tile + tl.arange(0, tile)[None, :]
         wanted = tl.broadcast_to((m < rows)[:, None], (members, tile))
         tl.store(here + part * (tile * members), value, mask=wanted)
-        # All threads have written before one says so.
-        tl.debug_barrier()
-        last = tl.atomic_add(arrived + column, 1, sem="acq_rel", scope="gpu") == parts - 1
+        last = last_to_arrive(arrived + column, parts)
     if last:
         if parts > 1:
-            tl.store(arrived + column, 0)
             value = tl.zeros([members, tile], tl.float32)
             for other in tl.static_range(parts):
                 # Not from the L1 cache: other processors have written them.

@@ -20,7 +20,8 @@ from inferometer.kernels.skinny_launch import MOST_ROWS, Tiling, tiling
 from inferometer.kernels.support import capability, power_of_two, usable
 from inferometer.model.store import cache_dir
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
+"""Of 1 and 2 launches were measured alone."""
 BUCKETS: Final = (1, 2, 4, 8, 16, 32)
 """Numbers of rows that are measured; what lies between two counts as the larger one."""
 DTYPES: Final = (torch.float16, torch.bfloat16)

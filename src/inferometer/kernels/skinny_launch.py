@@ -28,6 +28,11 @@ class Tiling:
     early: bool = False
     whole: bool = False
 
+    def span(self, outputs: int, processors: int) -> int:
+        """Outputs of each program that holds whole rows."""
+        tiles = -(-outputs // self.outputs)
+        return -(-tiles // max(1, min(tiles, self.programs * processors))) * self.outputs
+
     def parts(self, outputs: int, inputs: int, processors: int) -> int:
         """Into how many parts the inputs are cut: a power of two, since each number is compiled for itself."""
         tiles = -(-outputs // self.outputs)
@@ -43,11 +48,12 @@ def _floor(number: int) -> int:
 MOST_OUTPUTS = 16
 """Of a tile of a program that holds whole rows."""
 WHOLE: dict[int, tuple[tuple[int, int, int], ...]] = {
-    1: ((8, 2, 64), (16, 1, 64), (8, 2, 32), (8, 4, 32), (4, 4, 64), (4, 8, 32)),
+    1: ((8, 2, 64), (16, 1, 64), (8, 2, 32), (8, 3, 32), (8, 4, 32), (4, 3, 64), (4, 4, 64), (4, 8, 32)),
     2: ((8, 2, 32), (16, 1, 64), (8, 2, 64), (4, 4, 32)),
     4: ((8, 2, 32), (16, 1, 32), (8, 1, 64), (4, 4, 32)),
 }
-"""By rows: (warps, programs a processor, elements of a tile that a thread holds), each a launch."""
+"""By rows: (warps, programs a processor, elements of a tile that a thread holds), each a launch. Those that leave room on a processor
+are slower alone, but the next launch begins beside them."""
 MOST_WHOLE = 128
 """Elements of all rows that a thread can hold."""
 FEW: tuple[Tiling, ...] = (
@@ -55,9 +61,12 @@ FEW: tuple[Tiling, ...] = (
     Tiling(128, 128, 8, 4, 1, early=True),
     Tiling(64, 128, 4, 4, 2, early=True),
     Tiling(64, 128, 4, 3, 4, early=True),
+    Tiling(64, 128, 4, 5, 1, early=True),
+    Tiling(16, 256, 4, 4, 2, early=True),
 )
 """Of more rows. 64 outputs are the least for Hopper's matrix instructions that read the weight where it has been copied to, in
-shared memory."""
+shared memory. The last two leave room for the next launch: 100 of 227 KiB of shared memory are taken, or 96; the very last makes many
+programs of few outputs."""
 
 
 def candidates(rows: int, inputs: int) -> tuple[Tiling, ...]:

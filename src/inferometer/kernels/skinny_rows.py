@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from inferometer.kernels.finish import finish
-from inferometer.kernels.peaks import peak
+from inferometer.kernels.peaks import joined, merged
 from inferometer.kernels.support import constexpr, kernel, tl
+from inferometer.kernels.token_choice import score_of
 
 
 @kernel("span", "rows")
@@ -46,23 +47,37 @@ def rows_product(
     if members > 2:
         x2 = whole_row(x + tl.minimum(2, last) * x_row, k, real, factor, shift, epsilon, inputs, normed)
         x3 = whole_row(x + tl.minimum(3, last) * x_row, k, real, factor, shift, epsilon, inputs, normed)
+    best0, place0, total0 = no_peak(tile)
+    best1, place1, total1 = no_peak(tile)
+    best2, place2, total2 = no_peak(tile)
+    best3, place3, total3 = no_peak(tile)
     for base in tl.range(first, stop, tile, num_stages=1):
         n = base + tl.arange(0, tile)
         lines = weight + tl.minimum(n + tile, outputs - 1).to(tl.int64)[:, None] * inputs + k[None, :]
         following = tl.load(lines, mask=real[None, :] & (base + tile < stop), other=0, eviction_policy="evict_first")
         wide = w.to(tl.float32)
-        at = base // tile
-        tiles = tl.cdiv(outputs, tile)
-        put(wide, x0, out, bias, residual, n, n < stop, tops, ids, sums, at, True, activation, biased, added, peaked)
+        ours = n < stop
+        value = outcome(wide, x0, bias, residual, n, ours, activation, biased, added, out.dtype.element_ty)
+        best0, place0, total0 = put(value, out, n, ours, best0, place0, total0, peaked)
         if members > 1:
-            out1, residual1, more = out + out_row, residual + residual_row, rows > 1
-            put(wide, x1, out1, bias, residual1, n, n < stop, tops, ids, sums, at + tiles, more, activation, biased, added, peaked)
+            ours = (n < stop) & (rows > 1)
+            value = outcome(wide, x1, bias, residual + residual_row, n, ours, activation, biased, added, out.dtype.element_ty)
+            best1, place1, total1 = put(value, out + out_row, n, ours, best1, place1, total1, peaked)
         if members > 2:
-            out2, residual2, more = out + 2 * out_row, residual + 2 * residual_row, rows > 2
-            put(wide, x2, out2, bias, residual2, n, n < stop, tops, ids, sums, at + 2 * tiles, more, activation, biased, added, peaked)
-            out3, residual3, more = out + 3 * out_row, residual + 3 * residual_row, rows > 3
-            put(wide, x3, out3, bias, residual3, n, n < stop, tops, ids, sums, at + 3 * tiles, more, activation, biased, added, peaked)
+            ours = (n < stop) & (rows > 2)
+            value = outcome(wide, x2, bias, residual + 2 * residual_row, n, ours, activation, biased, added, out.dtype.element_ty)
+            best2, place2, total2 = put(value, out + 2 * out_row, n, ours, best2, place2, total2, peaked)
+            ours = (n < stop) & (rows > 3)
+            value = outcome(wide, x3, bias, residual + 3 * residual_row, n, ours, activation, biased, added, out.dtype.element_ty)
+            best3, place3, total3 = put(value, out + 3 * out_row, n, ours, best3, place3, total3, peaked)
         w = following
+    if peaked:
+        leave(best0, place0, total0, 0, rows, tops, ids, sums)
+        if members > 1:
+            leave(best1, place1, total1, 1, rows, tops, ids, sums)
+        if members > 2:
+            leave(best2, place2, total2, 2, rows, tops, ids, sums)
+            leave(best3, place3, total3, 3, rows, tops, ids, sums)
 
 
 @kernel()
@@ -81,15 +96,36 @@ def whole_row(
 
 
 @kernel()
-def put(
-    w: Any, x: Any, out: Any, bias: Any, residual: Any, n: Any, real: Any, tops: Any, ids: Any, sums: Any, at: Any, wanted: Any,
-    activation: constexpr, biased: constexpr, added: constexpr, peaked: constexpr,
-) -> None:  # fmt: skip
-    """Outputs n of one row from weights w (tile, width): written, or the best of them."""
-    value = finish(
-        tl.sum(w * x.to(tl.float32)[None, :], 1), bias + n, residual + n, real & wanted, activation, biased, added, out.dtype.element_ty
-    )
+def outcome(
+    w: Any, x: Any, bias: Any, residual: Any, n: Any, real: Any, activation: constexpr, biased: constexpr, added: constexpr,
+    dtype: constexpr,
+) -> Any:  # fmt: skip
+    """Outputs n of one row from weights w (tile, width), with all that follows the product."""
+    return finish(tl.sum(w * x.to(tl.float32)[None, :], 1), bias + n, residual + n, real, activation, biased, added, dtype)
+
+
+@kernel()
+def no_peak(tile: constexpr) -> Any:
+    """The peak of nothing, lane by lane."""
+    return tl.full([tile], float("-inf"), tl.float32), tl.zeros([tile], tl.int32), tl.zeros([tile], tl.float32)
+
+
+@kernel()
+def put(value: Any, out: Any, n: Any, real: Any, best: Any, place: Any, total: Any, peaked: constexpr) -> Any:
+    """Outputs n of one row: written, or taken into the peak of the lanes, which is returned."""
     if peaked:
-        peak(value[None, :], n[None, :], real[None, :], at + tl.arange(0, 1), wanted, tops, ids, sums)
+        score = tl.where(real, score_of(value), float("-inf"))
+        best, place, total = merged(best, place, total, score, n, 1.0)
     else:
-        tl.store(out + n, value, mask=real & wanted)
+        tl.store(out + n, value, mask=real)
+    return best, place, total
+
+
+@kernel()
+def leave(best: Any, place: Any, total: Any, row: Any, rows: Any, tops: Any, ids: Any, sums: Any) -> None:
+    """Stores the peak of all outputs of a program for one row."""
+    top, first, mass = joined(best, place, total)
+    at = row * tl.num_programs(0) + tl.program_id(0)
+    tl.store(tops + at, top, mask=row < rows)
+    tl.store(ids + at, first, mask=row < rows)
+    tl.store(sums + at, mass, mask=row < rows)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from inferometer.kernels.embed import Entries, Tokens
 from inferometer.nn.upload import upload
 
 
@@ -19,6 +20,8 @@ class CachedRows:
     table that is a sequence's. contexts: int32 (sequences,), its tokens once the sweep has run; 0 marks a row of padding.
     starts: int32 (sequences + 1,), where its tokens begin in the sweep. places: int64 (tokens,), where a token's key and value go in the
     cache; negative for padding. apart: whether every sequence runs one token, and none reads pages that another writes in this sweep.
+    entries: what the table has yet to hold, which the sweep's first launch writes: of each sequence at most the page that its token
+    goes to; None where it holds all.
     """
 
     table: Tensor
@@ -27,13 +30,15 @@ class CachedRows:
     starts: Tensor
     places: Tensor
     apart: bool = False
+    entries: Entries | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RaggedBatch:
     """The tokens of one sweep, sequence after sequence.
 
-    token_ids, positions: int64 (tokens,), on the device. Position counts from 0 within the sequence.
+    token_ids, positions: int64 (tokens,), on the device. Position counts from 0 within the sequence. A negative token_id is the newest
+    token of seat -1 - token_id. newest: int64 (seats,), those tokens; None where no token_id is negative.
     query_lengths: tokens of each sequence in this sweep. context_lengths: its tokens once the sweep has run, those included; where the
     device alone knows them (a captured sweep), the most that they can be.
     rotary_lengths: int64 (tokens,), the sequence length that length-dependent rotary scaling sees at each token. It is
@@ -49,6 +54,7 @@ class RaggedBatch:
     rotary_lengths: Tensor
     token_types: Tensor | None = None
     rows: CachedRows | None = None
+    newest: Tensor | None = None
 
     def __post_init__(self) -> None:
         if len(self.query_lengths) != len(self.context_lengths) or not self.query_lengths:
@@ -59,6 +65,11 @@ class RaggedBatch:
             raise ValueError(f"{sum(self.query_lengths)} query tokens are described but {self.token_ids.numel()} given")
         if self.rows is None and self.query_lengths != self.context_lengths:
             raise ValueError("a sequence with earlier tokens needs the cache that holds them")
+
+    @property
+    def tokens(self) -> Tokens:
+        """As an embedding takes them."""
+        return Tokens(self.token_ids, self.newest)
 
     @property
     def last_tokens(self) -> Tensor:

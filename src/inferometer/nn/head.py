@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from inferometer.kernels.head_choice import choose_best
+from inferometer.kernels.norm import NormWeights
 from inferometer.kernels.skinny import skinny_triton
 from inferometer.kernels.skinny_choice import Launches, launch_for
 from inferometer.kernels.token_choice import choose
@@ -27,35 +28,50 @@ class Head(nn.Module):
         self.launches: Launches = {}
         self.product: Product | None = None
 
-    def forward(self, hidden: Tensor, token_table: Tensor, out: Tensor | None = None, few: FewTokens | None = None) -> Tensor:
-        """(rows, hidden) -> (rows, vocabulary), in `out` if that is given, which is for GPUs."""
-        states = self._states(hidden)
+    def forward(
+        self,
+        hidden: Tensor,
+        token_table: Tensor,
+        out: Tensor | None = None,
+        few: FewTokens | None = None,
+        norm: NormWeights | None = None,
+    ) -> Tensor:
+        """(rows, hidden) -> (rows, vocabulary), in `out` if that is given, which is for GPUs. norm: by which rows are normed first."""
+        states, norm = self._states(hidden, norm)
         if few is not None and few.projects(states):
-            return few.project(states)
-        return self._logits(states, self._weight(token_table), out)
+            return few.project(states if norm is None else norm.of(states))
+        return self._logits(states, norm, self._weight(token_table), out)
 
-    def choose(self, hidden: Tensor, token_table: Tensor, places: Places, room: Tensor | None) -> None:
-        """The best token after each hidden state (rows, hidden). Logits of few rows on a GPU are never written."""
-        states, weight = self._states(hidden), self._weight(token_table)
+    def choose(self, hidden: Tensor, token_table: Tensor, places: Places, room: Tensor | None, norm: NormWeights | None = None) -> None:
+        """The best token after each hidden state (rows, hidden). Logits of few rows on a GPU are never written. norm: as in `forward`."""
+        (states, norm), weight = self._states(hidden, norm), self._weight(token_table)
         launch = launch_for(states, weight, self.launches) if self.product is None else None
         if launch is None:
-            choose(self._logits(states, weight, room), places)
+            choose(self._logits(states, norm, weight, room), places)
         else:
-            choose_best(states, weight, places, launch)
+            choose_best(states, weight, places, launch, norm)
 
-    def _states(self, hidden: Tensor) -> Tensor:
-        return hidden if self.projection is None else self.projection(hidden)
+    def _states(self, hidden: Tensor, norm: NormWeights | None) -> tuple[Tensor, NormWeights | None]:
+        """What the head's matrix reads, and the norm that is still to come."""
+        if self.projection is None:
+            return hidden, norm
+        found = None if norm is None else self.projection.normed(hidden, norm)
+        if found is None:
+            found = self.projection(hidden if norm is None else norm.of(hidden))
+        return found, None
 
     def _weight(self, token_table: Tensor) -> Tensor:
         return token_table if self.weight is None else self.weight
 
-    def _logits(self, states: Tensor, weight: Tensor, out: Tensor | None) -> Tensor:
+    def _logits(self, states: Tensor, norm: NormWeights | None, weight: Tensor, out: Tensor | None) -> Tensor:
+        launch = launch_for(states, weight, self.launches) if self.product is None else None
+        if norm is not None and (launch is None or not launch.whole):
+            states, norm = norm.of(states), None
         if self.product is not None:
             logits = self.product(states)
             return logits if out is None else out.copy_(logits)
-        launch = launch_for(states, weight, self.launches)
         if launch is not None:
-            return skinny_triton(states, weight, launch=launch, out=out)
+            return skinny_triton(states, weight, norm=norm, launch=launch, out=out)
         if out is None:
             if not states.is_cuda:
                 return functional.linear(states, weight)

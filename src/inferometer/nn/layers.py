@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from inferometer.kernels.gate import gate
-from inferometer.kernels.norm import NormWeights, norm
+from inferometer.kernels.norm import NormWeights
 from inferometer.model.spec import Activation, ModelSpec
 from inferometer.nn.attention import SweepContext, attend
 from inferometer.nn.linear import Linear
@@ -31,7 +31,7 @@ class Norm(nn.Module):
 
     def forward(self, x: Tensor, delta: Tensor | None = None) -> Tensor:
         """The norm of x, or of x + delta, which x then becomes and delta makes room for; all (tokens, hidden)."""
-        return norm(x, delta, kind=self.kind, epsilon=self.epsilon, weight=self.weight, bias=self.bias)
+        return self.weights.of(x, delta)
 
 
 class Attention(nn.Module):

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from inferometer.errors import ModelError
+from inferometer.kernels.embed import Positions, embed
 from inferometer.kernels.log_softmax import log_softmax
+from inferometer.kernels.norm import NormWeights
 from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.kernels.token_rows import Places
 from inferometer.model.spec import LearnedPositions, ModelSpec, Rotary
@@ -58,8 +60,14 @@ class Embedding(nn.Module):
         self.norm = Norm(spec) if spec.embedding_norm else None
 
     def forward(self, batch: RaggedBatch) -> Tensor:
-        """-> (tokens, hidden)."""
-        x: Tensor = self.token(batch.token_ids)
+        """-> (tokens, hidden). What the batch's block table has yet to hold is written too."""
+        entries = None if batch.rows is None else batch.rows.entries
+        if self.projection is None and batch.token_types is None:
+            positions = None if self.position is None else Positions(self.position.weight, batch.positions, self.offset)
+            kind = None if self.token_type is None else self.token_type.weight[0]
+            norm = None if self.norm is None else self.norm.weights
+            return embed(batch.tokens, self.token.weight, positions, kind, norm, entries)
+        x = embed(batch.tokens, self.token.weight, entries=entries)
         if self.projection is not None:
             x = self.projection(x)
         if self.position is not None:
@@ -175,12 +183,17 @@ class Transformer(nn.Module):
 
         Keys and values are written to `cache` at the places that the batch's rows name. Without a cache every sequence must be whole.
         """
+        hidden, norm = self.unnormed(batch, cache)
+        return hidden if norm is None else norm.of(hidden)
+
+    def unnormed(self, batch: RaggedBatch, cache: PagedCache | None = None) -> tuple[Tensor, NormWeights | None]:
+        """As `sweep`, with the final norm still to come, which the head's launch may take; None where it is done or there is none."""
         if not self._ready:
             raise RuntimeError("a model of invariant numerics runs once its weights are loaded and `pack` has been called")
         rotation = None if self.rotary is None else self.rotary.tables(batch.positions, batch.rotary_lengths, self.dtype)
         x: Tensor = self.embedding(batch)
         if self.few_tokens is not None and cache is not None and self.few_tokens.serves(batch, cache):
-            return self.few_tokens.sweep(x, batch, cache, rotation)
+            return self.few_tokens.sweep(x, batch, cache, rotation), None
         sweep = sweep_context(batch, self.spec, cache, rotation, x, self.numerics)
         stream = Stream(x)
         del x  # the layers hold what they need
@@ -190,32 +203,33 @@ class Transformer(nn.Module):
                 stream = layer(stream, sweep)
                 self.residency.release(index)
         if self.final_norm is None:
-            return stream.whole
-        out: Tensor = self.final_norm(*stream.parts)
-        return out
+            return stream.whole, None
+        if stream.delta is None:
+            return stream.x, self.final_norm.weights
+        return self.final_norm(*stream.parts), None
 
-    def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+    def logits(self, hidden: Tensor, out: Tensor | None = None, norm: NormWeights | None = None) -> Tensor:
         """(rows, hidden) -> (rows, vocabulary), in the model's dtype. Raises ValueError for an encoder, which has no head.
 
-        out: where they are to be, as from `logits_room`.
+        out: where they are to be, as from `logits_room`. norm: what the states are still to be normed by, as from `unnormed`.
         """
         if self.head is None:
             raise ValueError("an encoder has no logits")
-        found: Tensor = self.head(hidden, self.embedding.token.weight, out, self.few_tokens)
+        found: Tensor = self.head(hidden, self.embedding.token.weight, out, self.few_tokens, norm)
         return found
 
     def logits_room(self, rows: int) -> Tensor:
         """Uninitialised (rows, vocabulary) that logits can be put into."""
         return padded_rows(self.embedding.token.weight, self.spec.vocabulary, rows)
 
-    def choose(self, hidden: Tensor, places: Places, room: Tensor | None = None) -> None:
+    def choose(self, hidden: Tensor, places: Places, room: Tensor | None = None, norm: NormWeights | None = None) -> None:
         """The best token after each hidden state (rows, hidden) and its log-probability. Raises ValueError for an encoder.
 
-        room: for the logits, as from `logits_room`, where they have to be written.
+        room: for the logits, as from `logits_room`, where they have to be written. norm: as in `logits`.
         """
         if self.head is None:
             raise ValueError("an encoder has no logits")
-        self.head.choose(hidden, self.embedding.token.weight, places, room)
+        self.head.choose(hidden, self.embedding.token.weight, places, room, norm)
 
     def log_probabilities(self, hidden: Tensor, targets: Tensor, *, chunk: int = 256) -> Tensor:
         """float32 (rows,): log-probability of int64 `targets` (rows,) after each hidden state.

@@ -1,0 +1,166 @@
+"""What opens a sweep: tokens and positions become hidden states, and the block table takes in new pages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from inferometer.kernels.norm import ELEMENTS, WIDEST, NormWeights
+from inferometer.kernels.support import constexpr, early, kernel, power_of_two, tl, usable, wait_for_inputs
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """ids: int64 (tokens,), where negative the newest token of seat -1 - id. newest: int64 (seats,); None where no id is negative."""
+
+    ids: Tensor
+    newest: Tensor | None = None
+
+    @property
+    def known(self) -> Tensor:
+        """int64 (tokens,), all of them tokens."""
+        if self.newest is None:
+            return self.ids
+        return torch.where(self.ids < 0, self.newest[(-1 - self.ids).clamp_(min=0)], self.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """What the block table is to hold where. table: int32 (seats, stride). seats, columns, pages: int64 (entries,)."""
+
+    table: Tensor
+    seats: Tensor
+    columns: Tensor
+    pages: Tensor
+
+    def write(self) -> None:
+        """By torch's operations."""
+        self.table[self.seats, self.columns] = self.pages.to(torch.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """Learned ones. table: (positions, hidden). at: int64 (tokens,), to which `offset` is added."""
+
+    table: Tensor
+    at: Tensor
+    offset: int
+
+
+def embed(
+    tokens: Tokens,
+    table: Tensor,
+    positions: Positions | None = None,
+    kind: Tensor | None = None,
+    norm: NormWeights | None = None,
+    entries: Entries | None = None,
+) -> Tensor:
+    """norm(table[token] + positions + kind), each step rounded to the type of the table: (tokens, hidden). In one launch on a GPU.
+
+    table: (vocabulary, hidden), contiguous. kind: (hidden,), of the one type that all tokens have. entries: at most one for each token,
+    written besides. Each of them None where there is none.
+
+    Moves 2 * tokens * hidden elements, and tokens * hidden more of positions.
+    """
+    if usable(table.device) and table.shape[1] <= WIDEST:
+        return embed_triton(tokens, table, positions, kind, norm, entries)
+    return embed_torch(tokens, table, positions, kind, norm, entries)
+
+
+def embed_torch(
+    tokens: Tokens,
+    table: Tensor,
+    positions: Positions | None = None,
+    kind: Tensor | None = None,
+    norm: NormWeights | None = None,
+    entries: Entries | None = None,
+) -> Tensor:
+    """The reference."""
+    if entries is not None:
+        entries.write()
+    x = functional.embedding(tokens.known, table)
+    if positions is not None:
+        x = x + functional.embedding(positions.at + positions.offset, positions.table)
+    if kind is not None:
+        x = x + kind
+    return x if norm is None else norm.of(x)
+
+
+def embed_triton(
+    tokens: Tokens,
+    table: Tensor,
+    positions: Positions | None = None,
+    kind: Tensor | None = None,
+    norm: NormWeights | None = None,
+    entries: Entries | None = None,
+) -> Tensor:
+    """The kernel."""
+    count, hidden = tokens.ids.shape[0], table.shape[1]
+    out = torch.empty((count, hidden), dtype=table.dtype, device=table.device)
+    if count == 0:
+        return out
+    assert table.is_contiguous()
+    assert tokens.ids.is_contiguous()
+    width = power_of_two(hidden)
+    newest = tokens.ids if tokens.newest is None else tokens.newest
+    place_table, at, offset = (table, tokens.ids, 0) if positions is None else (positions.table, positions.at, positions.offset)
+    assert place_table.is_contiguous()
+    weights = (None, None) if norm is None else (norm.weight, norm.bias)
+    factor, shift = (table if each is None else each for each in weights)
+    blocks = (tokens.ids,) * 4
+    if entries is not None:
+        assert entries.seats.shape[0] <= count
+        blocks = entries.table, entries.seats, entries.columns, entries.pages
+    _embed.launch(
+        (count,), tokens.ids, newest, table, place_table, at, table if kind is None else kind, factor, shift, *blocks, out,
+        0.0 if norm is None else norm.epsilon, offset, 0 if entries is None else entries.table.stride(0),
+        0 if entries is None else entries.seats.shape[0], hidden=hidden, width=width, continued=tokens.newest is not None,
+        placed=positions is not None, kinded=kind is not None, normed=None if norm is None else norm.kind,
+        weighted=weights[0] is not None, biased=weights[1] is not None, entered=entries is not None,
+        num_warps=min(32, max(1, width // (32 * ELEMENTS))), **early(table.device),
+    )  # fmt: skip
+    return out
+
+
+@kernel("newest", "at", "seats", "columns", "pages", "offset", "block_row", "entries")
+def _embed(
+    ids: Any, newest: Any, table: Any, places: Any, at: Any, kind: Any, factor: Any, shift: Any, blocks: Any, seats: Any, columns: Any,
+    pages: Any, out: Any, epsilon: Any, offset: Any, block_row: Any, entries: Any, hidden: constexpr, width: constexpr,
+    continued: constexpr, placed: constexpr, kinded: constexpr, normed: constexpr, weighted: constexpr, biased: constexpr,
+    entered: constexpr, early: constexpr,
+) -> None:  # fmt: skip
+    """One token."""
+    wait_for_inputs(early)
+    row = tl.program_id(0)
+    token = tl.load(ids + row)
+    if placed:
+        position = tl.load(at + row) + offset
+    if entered:
+        real_entry = row < entries
+        seat, column = tl.load(seats + row, mask=real_entry, other=0), tl.load(columns + row, mask=real_entry, other=0)
+        page = tl.load(pages + row, mask=real_entry, other=0).to(tl.int32)
+        tl.store(blocks + seat * block_row + column, page, mask=real_entry)
+    if continued:
+        token = tl.where(token < 0, tl.load(newest + tl.maximum(-1 - token, 0)), token)
+    i = tl.arange(0, width)
+    real = i < hidden
+    x = tl.load(table + token * hidden + i, mask=real, other=0)
+    if placed:
+        x = (x.to(tl.float32) + tl.load(places + position * hidden + i, mask=real, other=0).to(tl.float32)).to(x.dtype)
+    if kinded:
+        x = (x.to(tl.float32) + tl.load(kind + i, mask=real, other=0).to(tl.float32)).to(x.dtype)
+    if normed is not None:
+        value = x.to(tl.float32)
+        if normed == "layer":
+            value = tl.where(real, value - tl.sum(value, 0) / hidden, 0.0)
+        value = value * tl.rsqrt(tl.sum(value * value, 0) / hidden + epsilon)
+        if weighted:
+            value = value * tl.load(factor + i, mask=real, other=0).to(tl.float32)
+        if biased:
+            value = value + tl.load(shift + i, mask=real, other=0).to(tl.float32)
+        x = value.to(x.dtype)
+    tl.store(out + row.to(tl.int64) * hidden + i, x, mask=real)
