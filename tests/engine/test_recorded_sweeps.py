@@ -44,12 +44,17 @@ class Chain:
         self.few_tokens = None
         self.padded = 0
 
+    def unnormed(self, batch: RaggedBatch, cache: PagedCache) -> tuple[Tensor, None]:
+        return self.sweep(batch, cache), None
+
     def sweep(self, batch: RaggedBatch, cache: PagedCache) -> Tensor:
         rows = batch.rows
         assert rows is not None
+        if rows.entries is not None:  # as the launch does that embeds
+            rows.entries.write()
         real = rows.places >= 0
         self.padded += int((~real).sum())
-        self.keys[rows.places[real]] = (batch.token_ids * 31 + batch.positions * 7 + 1)[real]
+        self.keys[rows.places[real]] = (batch.tokens.known * 31 + batch.positions * 7 + 1)[real]
         hidden = torch.zeros(batch.token_ids.numel(), 1)
         starts = rows.starts.tolist()
         for row, context in enumerate(rows.contexts.tolist()):
@@ -62,14 +67,14 @@ class Chain:
                 hidden[token] = int((self.keys[places] * (before + 1)).sum()) % VOCABULARY
         return hidden
 
-    def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+    def logits(self, hidden: Tensor, out: Tensor | None = None, norm: None = None) -> Tensor:
         scores = functional.one_hot(hidden[:, 0].long(), VOCABULARY) * 10.0
         return scores if out is None else out.copy_(scores)
 
     def logits_room(self, rows: int) -> Tensor:
         return torch.empty(rows, VOCABULARY)
 
-    def choose(self, hidden: Tensor, places: Places, room: Tensor | None = None) -> None:
+    def choose(self, hidden: Tensor, places: Places, room: Tensor | None = None, norm: None = None) -> None:
         choose(self.logits(hidden, room), places)
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import subprocess
+import tempfile
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -297,11 +300,38 @@ def test_nothing_but_old_pages_is_read_before_the_kernel_ahead_has_ended(card: C
     rows = torch.zeros(2, 12, 128, dtype=torch.bfloat16)
     fresh = paged_decode.Fresh(rows[:, 4:8], rows[:, 8:])
     paged_decode.paged_decode_triton(rows[:, :4], **pages(4, 128, torch.bfloat16), page_size=16, scale=0.1, longest=100, fresh=fresh)
-    before, behind = card.built[0].asm["ptx"].split("griddepcontrol.wait")
-    assert "prefetch.global.L2" in before
-    assert "st.global" not in before
-    assert ".v4.b32" not in before  # no head of any kind
-    assert "st.global" in behind
+    before, behind = (part.splitlines() for part in card.built[0].asm["ptx"].split("griddepcontrol.wait"))
+    assert any("prefetch.global.L2" in line for line in before)
+    assert not any("st.global" in line for line in before)
+    # Of one block of 32 keys and values 16 bytes a thread, four times each; heads of the sweep come in two bytes a thread, behind.
+    assert sum("ld.global" in line and ".v4.b32" in line for line in before) == 8
+    assert not any("ld.global.b16" in line for line in before)
+    assert any("ld.global.b16" in line for line in behind)
+    assert any("st.global" in line for line in behind)
+    assert card.built[0].metadata.maxnreg == 128
+
+
+@pytest.mark.parametrize("card", [90], indirect=True)
+@pytest.mark.parametrize("head_size", [64, 80, 128])
+def test_attention_that_fetches_ahead_keeps_in_its_registers(card: Card, head_size: int) -> None:
+    """It is bounded to what is left beside a product, and nothing goes to memory for that."""
+    rows = torch.zeros(2, 12, head_size, dtype=torch.bfloat16)
+    fresh, slopes = paged_decode.Fresh(rows[:, 4:8], rows[:, 8:]), torch.zeros(4)
+    for longest in (100, 1000):
+        named = {"page_size": 16, "scale": 0.1, "longest": longest, "slopes": slopes, "fresh": fresh}
+        paged_decode.paged_decode_triton(rows[:, :4], **pages(4, head_size, torch.bfloat16), **named)
+    for built in card.built:
+        assert built.metadata.maxnreg == 128
+        assert "STACK:0" in resources(built.asm["cubin"])
+
+
+def resources(cubin: bytes) -> str:
+    """What the disassembler says of a kernel: registers, stack, shared memory."""
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        return subprocess.run([tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.parametrize("card", [90], indirect=True)

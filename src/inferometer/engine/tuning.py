@@ -69,6 +69,8 @@ def tune(model: Transformer, rows: Sequence[int] = BUCKETS, *, seconds: float = 
         if clock is None:
             break
         found = settled(start, options, clock, lambda: time.monotonic() < deadline)
+        del clock
+        torch.cuda.empty_cache()  # every graph had memory of its own, which the allocator keeps
         measured |= {shapes[size]: choice for size, choice in found.items()}
     if measured:
         save_choices(path, measured)

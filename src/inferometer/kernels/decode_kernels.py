@@ -5,46 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from inferometer.kernels.arrivals import last_to_arrive
+from inferometer.kernels.decode_newest import newest_of, newest_place, put_newest, turn
+from inferometer.kernels.decode_parts import combined, combined_group
 from inferometer.kernels.prefetch import prefetch
 from inferometer.kernels.support import constexpr, kernel, tl
-
-
-@kernel()
-def turn(
-    vector: Any, cos: Any, sin: Any, row: Any, d: Any, real: Any, head_size: constexpr, turned: constexpr,
-) -> Any:  # fmt: skip
-    """The elements d of the head at `vector`, rotated by the angles of the row if `turned`, rounded as `rotate` does."""
-    x = tl.load(vector + d, mask=real, other=0)
-    if turned:
-        half: constexpr = head_size // 2
-        partner = tl.load(vector + tl.where(d < half, d + half, d - half), mask=real, other=0)
-        across = tl.load(cos + row * head_size + d, mask=d < head_size, other=0).to(tl.float32)
-        along = tl.load(sin + row * head_size + d, mask=d < head_size, other=0).to(tl.float32)
-        part = (x.to(tl.float32) * across).to(x.dtype).to(tl.float32)
-        x = (part + partner.to(tl.float32) * along).to(x.dtype)
-    return x
-
-
-@kernel()
-def newest_of(
-    key: Any, value: Any, cos: Any, sin: Any, row: Any, head_size: constexpr, width: constexpr, turned: constexpr,
-) -> Any:  # fmt: skip
-    """The key and value at these addresses, the key rotated if need be."""
-    d = tl.arange(0, width)
-    own_value = tl.load(value + d, mask=d < head_size, other=0)
-    return turn(key, cos, sin, row, d, d < head_size, head_size, turned), own_value
-
-
-@kernel()
-def put_newest(
-    keys: Any, values: Any, own_key: Any, own_value: Any, place: Any, head: Any, ours: Any, kv_heads: constexpr, head_size: constexpr,
-    width: constexpr,
-) -> None:  # fmt: skip
-    """Stores them at their place of the cache where `ours`."""
-    d = tl.arange(0, width)
-    at = place * (kv_heads * head_size) + head * head_size + d
-    tl.store(keys + at, own_key, mask=(d < head_size) & ours)
-    tl.store(values + at, own_value, mask=(d < head_size) & ours)
 
 
 @kernel()
@@ -132,8 +96,7 @@ def attend_alone(
             key + row.to(tl.int64) * key_row + head * key_head, value + row.to(tl.int64) * value_row + head * value_head, cos, sin,
             row.to(tl.int64), head_size, width, turned,
         )  # fmt: skip
-        # The launch that opens the sweep may write this entry; all others were there before.
-        own_place = tl.load(entries + newest // page_size, mask=ours, other=0).to(tl.int64) * page_size + newest % page_size
+        own_place = newest_place(entries, newest, ours, page_size)
     q = q.to(tl.float32) * scale
     if biased:
         slope = tl.load(slopes + head) * 1.4426950408889634
@@ -181,7 +144,7 @@ def attend_alone(
             key + row.to(tl.int64) * key_row + head * key_head, value + row.to(tl.int64) * value_row + head * value_head, cos, sin,
             row.to(tl.int64), head_size, width, turned,
         )  # fmt: skip
-        own_place = tl.load(entries + newest // page_size, mask=ours, other=0).to(tl.int64) * page_size + newest % page_size
+        own_place = newest_place(entries, newest, ours, page_size)
     if fresh:
         score = tl.where(ours, tl.sum(q * own_key.to(tl.float32), 0), float("-inf"))
         higher = tl.maximum(highest, score)
@@ -205,29 +168,6 @@ def attend_alone(
             if last_to_arrive(arrived + at_head, used):
                 result = combined(partial, weight, at_head, used, parts, most, head_size, width)
                 tl.store(out + at_head * head_size + d, result, mask=d < head_size)
-
-
-@kernel()
-def combined(
-    partial: Any, weight: Any, at_head: Any, used: Any, parts: Any, most: constexpr, head_size: constexpr, width: constexpr,
-) -> Any:  # fmt: skip
-    """A head's result from the parts of its context, each softmax weighted with its mass (log2); in their order, whoever came last."""
-    together: tl.constexpr = 8
-    every = tl.arange(0, most)
-    # Not from the L1 cache: other processors have written them.
-    mass = tl.load(weight + at_head * parts + every, mask=every < used, other=float("-inf"), cache_modifier=".cg")
-    highest = tl.maximum(tl.max(mass, 0), -1.0e38)
-    whole = tl.sum(tl.exp2(mass - highest), 0)
-    d = tl.arange(0, width)
-    sums = tl.zeros([together, width], tl.float32)
-    for first in range(0, used, together):
-        part = first + tl.arange(0, together)
-        share = tl.exp2(tl.load(weight + at_head * parts + part, mask=part < used, other=float("-inf"), cache_modifier=".cg") - highest)
-        at = (at_head * parts + part)[:, None] * head_size + d[None, :]
-        sums += share[:, None] * tl.load(
-            partial + at, mask=(part < used)[:, None] & (d < head_size)[None, :], other=0, cache_modifier=".cg"
-        )
-    return tl.sum(sums, 0) / tl.where(whole > 0, whole, 1.0)
 
 
 @kernel("seats", "contexts", "table_row", "key", "value", "key_row", "value_row")
@@ -280,7 +220,7 @@ def attend_group(
             key + row.to(tl.int64) * key_row + kv_head * key_head, value + row.to(tl.int64) * value_row + kv_head * value_head, cos, sin,
             row.to(tl.int64), head_size, width, turned,
         )  # fmt: skip
-        own_place = tl.load(entries + newest // page_size, mask=own, other=0).to(tl.int64) * page_size + newest % page_size
+        own_place = newest_place(entries, newest, own, page_size)
         own_score = tl.sum(q.to(tl.float32) * own_key.to(tl.float32)[None, :], 1) * scale
     if wide:
         q = q.to(tl.float32)
@@ -338,24 +278,3 @@ def attend_group(
             if last_to_arrive(arrived + row * tl.num_programs(0) + tl.program_id(0), used):
                 result = combined_group(partial, weight, at_head, real_head, used, parts, most, head_size, members, width)
                 tl.store(out + at_head[:, None] * head_size + d[None, :], result, mask=ours)
-
-
-@kernel()
-def combined_group(
-    partial: Any, weight: Any, at_head: Any, real_head: Any, used: Any, parts: Any, most: constexpr, head_size: constexpr,
-    members: constexpr, width: constexpr,
-) -> Any:  # fmt: skip
-    """The results of several heads, as `combined` has them."""
-    part = tl.arange(0, most)
-    there = real_head[:, None] & (part < used)[None, :]
-    mass = tl.load(weight + at_head[:, None] * parts + part[None, :], mask=there, other=float("-inf"), cache_modifier=".cg")
-    highest = tl.maximum(tl.max(mass, 1), -1.0e38)
-    whole = tl.sum(tl.exp2(mass - highest[:, None]), 1)
-    d = tl.arange(0, width)
-    sums = tl.zeros([members, width], tl.float32)
-    for other in range(used):
-        at = at_head * parts + other
-        share = tl.exp2(tl.load(weight + at, mask=real_head, other=float("-inf"), cache_modifier=".cg") - highest)
-        real = real_head[:, None] & (d < head_size)[None, :]
-        sums += share[:, None] * tl.load(partial + at[:, None] * head_size + d[None, :], mask=real, other=0, cache_modifier=".cg")
-    return sums / tl.where(whole > 0, whole, 1.0)[:, None]
