@@ -124,10 +124,14 @@ def test_gpu_multiplies_eight_bits(kind: Rounded, rows: int, outputs: int, input
     bias, residual = (rows_of(count, outputs, dtype, seed + 1).cuda() for count in (2, rows))
     sums = levels.double() @ weight.data.double().T * scale.double()[:, None] * weight.scale.double()
     want = finish_torch(sums + bias[1].double(), "gelu", residual.double())
-    tolerance = 2e-2 if dtype == torch.bfloat16 or kind == "fp8" else 4e-3
+    # What is rounded three times may be larger than the result, in which parts cancel.
+    most = 2 * torch.finfo(dtype).eps * (sums.abs() + bias[1].abs() + residual.abs())
+    if kind == "fp8":
+        # Sums are kept in 14 bits, and cut off after every 32 inputs: what each step loses is of a sum as large as they are in the middle.
+        most += inputs / 32 * 2.0**-14 * sums.square().mean().sqrt()
     for chosen in blocks(device):
         got = eight_bit_matmul(levels, scale, weight, dtype, bias[1], activation="gelu", residual=residual, chosen=chosen)
-        torch.testing.assert_close(got.double(), want, atol=tolerance, rtol=tolerance)
+        assert bool(((got.double() - want).abs() <= most).all()), (chosen, float(((got.double() - want).abs() / most).max()))
 
 
 @pytest.mark.gpu

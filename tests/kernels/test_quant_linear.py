@@ -13,10 +13,11 @@ from torch import Tensor
 from inferometer.kernels.arrivals import arrivals
 from inferometer.kernels.finish import finish_torch
 from inferometer.kernels.norm import NormWeights, norm_torch
-from inferometer.kernels.quant_launch import WORD_INPUTS, quant_candidates, quant_tiling, step_of, whole_possible
+from inferometer.kernels.quant_launch import WORD_INPUTS, quant_candidates, quant_tiling, words_possible
 from inferometer.kernels.quant_linear import quant_linear_torch, quant_linear_triton
 from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.kernels.skinny_launch import Tiling
+from inferometer.kernels.support import power_of_two
 from inferometer.model.spec import NormKind
 from quant_cases import FORMATS, drawn_weight
 
@@ -43,16 +44,14 @@ def close(got: Tensor, want: Tensor, dtype: torch.dtype, slack: float = 1) -> No
     torch.testing.assert_close(got.cpu().double(), want.cpu().double(), atol=slack * TOLERANCE[dtype], rtol=slack * TOLERANCE[dtype])
 
 
-def whole(weight: QuantWeight, tile: int, line: int = 32) -> Tiling:
-    return Tiling(tile, line * WORD_INPUTS[weight.kind], 4, 1, 2, whole=True)
+def whole(weight: QuantWeight, tile: int) -> Tiling:
+    return Tiling(tile, power_of_two(weight.inputs), 4, 1, 2, whole=True)
 
 
 def launches_for(weight: QuantWeight, rows: int) -> list[Tiling]:
-    several = 4 if weight.kind == "int4" and weight.group != weight.inputs else 1
-    launches = [Tiling(16, step_of(weight), 4, 2, 64), Tiling(16, step_of(weight) * several, 4, 2, 3)]
-    if rows <= 4 and whole_possible(weight):
-        launches += [whole(weight, 8), whole(weight, 2, 64)]
-    return launches
+    span = 16 * WORD_INPUTS[weight.kind]
+    launches = [Tiling(16, span, 4, 2, 64), Tiling(16, 2 * span, 4, 2, 3)]
+    return [*launches, whole(weight, 8), whole(weight, 2)] if rows <= 4 else launches
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -78,12 +77,31 @@ def test_kernel_is_the_formula(interpreted: Callable[..., Any], name: str, rows:
 
 
 @pytest.mark.parametrize("name", ["fp8", "int4 g32", "int4 all"])
-@pytest.mark.parametrize("inputs", [1, 33, 50])
-def test_any_number_of_inputs(interpreted: Callable[..., Any], name: str, inputs: int) -> None:
-    """Half a byte at the end of an odd row stands for nothing."""
+@pytest.mark.parametrize("inputs", [8, 40, 72, 264])
+def test_any_number_of_words(interpreted: Callable[..., Any], name: str, inputs: int) -> None:
     weight, x = drawn_weight(7, inputs, **FORMATS[name]), fenced(5, inputs, torch.float32, 3)
     for launch in launches_for(weight, 5):
         close(interpreted(quant_linear_triton, x, weight, launch=launch), exact(x, weight), torch.float32)
+
+
+@pytest.mark.parametrize(("name", "inputs"), [("fp8", 33), ("int8", 50), ("int4 g32", 331), ("int4 all", 4)])
+def test_rows_that_are_no_whole_words_are_left_to_others(name: str, inputs: int) -> None:
+    weight = drawn_weight(7, inputs, **FORMATS[name])
+    assert not words_possible(weight)
+    assert quant_candidates(1, weight) == quant_candidates(16, weight) == ()
+    for launch in (None, whole(weight, 2)):
+        with pytest.raises(ValueError, match=r"whole words|no launch"):
+            quant_linear_triton(fenced(1, inputs, torch.float32, 3), weight, launch=launch)
+
+
+@pytest.mark.parametrize("rows", [33, 64])
+@pytest.mark.parametrize("name", ["int8", "int4 g64"])
+def test_sums_of_many_rows_are_two_products(interpreted: Callable[..., Any], name: str, rows: int) -> None:
+    weight, x = drawn_weight(20, 264, **FORMATS[name]), fenced(rows, 264, torch.float16, 13)
+    residual = fenced(rows, 20, torch.float16, 14)
+    for launch in launches_for(weight, rows):
+        got = interpreted(quant_linear_triton, x, weight, residual=residual, launch=launch)
+        close(got, exact(x, weight) + residual.double(), torch.float16)
 
 
 @pytest.mark.parametrize(("name", "rows"), [("int8", 4), ("int4 g64", 6), ("fp8", 1)])
@@ -150,7 +168,7 @@ def test_no_rows_and_no_outputs() -> None:
 
 class TestTable:
     @pytest.mark.parametrize("name", FORMATS)
-    @pytest.mark.parametrize("inputs", [1, 64, 768, 5120, 16384])
+    @pytest.mark.parametrize("inputs", [8, 64, 768, 5120, 16384])
     @pytest.mark.parametrize("rows", [1, 3, 16])
     def test_something_serves_everything(self, rows: int, inputs: int, name: str) -> None:
         weight = drawn_weight(2, inputs, **FORMATS[name])
@@ -160,13 +178,11 @@ class TestTable:
         for launch in launches:
             assert all(size & (size - 1) == 0 for size in (launch.outputs, launch.block, launch.warps))
             assert launch.programs > 0
-            assert not launch.whole or (rows <= 4 and whole_possible(weight))
-            if not launch.whole and weight.group is not None and weight.group < inputs:
-                assert launch.block in (step_of(weight), 4 * step_of(weight))
-                assert weight.group % step_of(weight) == 0
+            assert not launch.whole or rows <= 4
+            assert not launch.whole or launch.block >= inputs
 
 
-GPU_SHAPES = [(4096, 16384), (1000, 4096), (96, 80), (33, 50), (21, 331)]
+GPU_SHAPES = [(4096, 16384), (1000, 4096), (96, 80), (33, 56), (21, 328)]
 
 
 @pytest.mark.gpu

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from inferometer.kernels import fixed_point, widen
-from ptx_reader import assembly_of, halves, run, word
+from ptx_reader import assembly_of, bits, number, run
 
 TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 BYTES = torch.arange(256).view(-1, 4).to(torch.uint8)
@@ -20,47 +20,41 @@ def unsigned(value: int) -> int:
     return value & 0xFFFFFFFF
 
 
-@pytest.mark.parametrize(("number", "name"), [(0, "bfloat16"), (1, "float16")])
-def test_whole_numbers(number: int, name: str) -> None:
-    code = assembly_of(widen.widen)[number]
-    got = torch.cat([torch.cat([halves(r, TYPES[name]) for r in run(code, 2, [unsigned(value)])]) for value in registers()])
+def numbers(code: str, value: int, outputs: int, inputs: list[int], dtype: torch.dtype) -> torch.Tensor:
+    return torch.stack([number(register, dtype) for register in run(code, outputs, [unsigned(value), *inputs])])
+
+
+@pytest.mark.parametrize(("which", "name"), [(0, "bfloat16"), (1, "float16")])
+def test_whole_numbers(which: int, name: str) -> None:
+    code = assembly_of(widen.pairs_of_bytes)[which]
+    got = torch.cat([numbers(code, value, 4, [], TYPES[name]) for value in registers()])
     assert torch.equal(got.float(), BYTES.view(torch.int8).flatten().float())
 
 
-@pytest.mark.parametrize(("number", "name"), [(2, "bfloat16"), (3, "float16")])
-def test_eight_bit_floats(number: int, name: str) -> None:
-    code = assembly_of(widen.widen)[number]
-    got = torch.cat([torch.cat([halves(r, TYPES[name]) for r in run(code, 2, [unsigned(value)])]) for value in registers()])
+@pytest.mark.parametrize(("which", "name"), [(2, "bfloat16"), (3, "float16")])
+def test_eight_bit_floats(which: int, name: str) -> None:
+    code = assembly_of(widen.pairs_of_bytes)[which]
+    got = torch.cat([numbers(code, value, 4, [], TYPES[name]) for value in registers()])
     want = BYTES.view(torch.float8_e4m3fn).flatten().float()
     real = want.isfinite()
     assert torch.equal(got.float()[real], want[real])
     assert int((~real).sum()) == 2
 
 
-@pytest.mark.parametrize(("number", "name"), [(0, "bfloat16"), (1, "float16")])
-@pytest.mark.parametrize("zeros", [(0.0, 15.0), (8.0, 7.498046875), (3.25, 11.51)])
-def test_nibbles_less_a_zero_point(number: int, name: str, zeros: tuple[float, float]) -> None:
-    """The second register of a pair is that of the bytes' upper half: here with a zero point of its own."""
-    code, dtype, least = assembly_of(widen.widen_nibbles)[number], TYPES[name], (128.0, 1024.0)[number]
-    zero = torch.tensor(zeros, dtype=torch.float16).double()
-    whole = (zero + 0.5).floor()
-    shift = [word(torch.full((2,), float(one) + least), dtype) for one in whole]
-    rest = [word(torch.full((2,), float(one)), dtype) for one in zero - whole]
+@pytest.mark.parametrize(("which", "name"), [(0, "bfloat16"), (1, "float16")])
+@pytest.mark.parametrize(("zero", "scale"), [(0.0, 1.0), (15.0, 0.0625), (7.498046875, 0.01), (3.25, 3.0)])
+def test_nibbles_less_a_zero_point(which: int, name: str, zero: float, scale: float) -> None:
+    """As scale * (nibble - zero), with the scale as it is in the type, rounded once, and the product of scale and fraction before."""
+    code, dtype, least = assembly_of(widen.pairs_of_nibbles)[which], TYPES[name], (128.0, 1024.0)[which]
+    whole = float(int(zero + 0.5))
+    constants = [bits(-least - whole, dtype), bits(scale, dtype), bits((whole - zero) * scale, dtype)]
+    held = float(torch.tensor(scale).to(dtype))
+    step = 2.0**-8 if which == 0 else 2.0**-11
     for value, four in zip(registers(), BYTES, strict=True):
-        found = [halves(register, dtype) for register in run(code, 4, [unsigned(value), *shift, *rest])]
-        behind = zero.repeat_interleave(2)
-        for got, nibble in ((found[:2], four & 15), (found[2:], four >> 4)):
-            want = nibble.double() - behind
-            torch.testing.assert_close(torch.cat(got).double(), want, atol=2e-3, rtol=2.0**-8 if number == 0 else 2.0**-11)
-
-
-@pytest.mark.parametrize(("number", "name"), [(0, "bfloat16"), (1, "float16")])
-def test_nibbles_without_zero_points(number: int, name: str) -> None:
-    code = assembly_of(widen.widen_symmetric)[number]
-    for value, four in zip(registers(), BYTES, strict=True):
-        low0, low1, high0, high1 = (halves(register, TYPES[name]).float() for register in run(code, 4, [unsigned(value)]))
-        assert torch.equal(torch.cat([low0, low1]), (four & 15).float() - 8)
-        assert torch.equal(torch.cat([high0, high1]), (four >> 4).float() - 8)
+        nibbles = torch.stack((four & 15, four >> 4), -1).flatten().double()
+        want = held * (nibbles - zero)
+        got = numbers(code, value, 8, constants, dtype).double()
+        torch.testing.assert_close(got, want, atol=held * step, rtol=step)
 
 
 def test_bytes_are_put_together() -> None:

@@ -61,7 +61,7 @@ def tune(model: Transformer, rows: Sequence[int] = BUCKETS, *, seconds: float = 
     for count in sorted(set(rows) & set(BUCKETS)):
         shapes = {size: Shape(dtype, count, *size) for size in maps}
         launches = {size: candidates_for(count, _weight(modules[0], model)) for size, modules in maps.items()}
-        start = {size: known[shape] if shape in known else launches[size][0] for size, shape in shapes.items()}
+        start = {size: known[shape] if shape in known else next(iter(launches[size]), None) for size, shape in shapes.items()}
         options = {size: (*launches[size], None) for size, shape in shapes.items() if shape not in known}
         if not options or time.monotonic() >= deadline:
             continue

@@ -50,7 +50,7 @@ def quant_launch_for(x: Tensor, weight: QuantWeight, launches: Launches) -> Tili
         return launches[key]
     # Before Ampere Triton has no matrix instructions to use.
     found = quant_tiling(x.shape[0], weight)
-    return found if found.whole or capability(x.device) >= (8, 0) else None
+    return found if found is not None and (found.whole or capability(x.device) >= (8, 0)) else None
 
 
 @lru_cache

@@ -12,7 +12,7 @@ from inferometer.kernels.arrivals import MOST_ARRIVALS, arrivals
 from inferometer.kernels.finish import finish_torch
 from inferometer.kernels.norm import NormWeights
 from inferometer.kernels.quant_few import quant_few_product
-from inferometer.kernels.quant_launch import WORD_INPUTS, quant_tiling, step_of, words_of
+from inferometer.kernels.quant_launch import WORD_INPUTS, quant_tiling, words_of
 from inferometer.kernels.quant_rows import quant_rows_product
 from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.kernels.skinny_launch import Tiling, members
@@ -53,8 +53,8 @@ def quant_linear_triton(
     Moves the bytes of the weight once, and rows * (inputs + outputs) elements of x and the result (as many again of a residual). x is not
     rounded, whatever the weight's `activations` say: that buys nothing where the weight is all that is moved. Launches that hold whole
     rows take it in fixed point, for int8 and int4 (see `fixed_point`), and sums in integers for 16 or 32 inputs, then in float32; others
-    widen the weight, and nibbles less a zero point that is no whole number are rounded to the type of x. Sums are taken in an order that
-    depends on the launch alone.
+    widen the weight, int4 to numbers that are rounded to the type of x. Sums are taken in an order that depends on the launch alone.
+    Raises ValueError where rows of the weight are no whole words of 32 bits: those are for `widened`.
     """
     (rows, inputs), outputs = x.shape, weight.outputs
     assert inputs == weight.inputs
@@ -69,7 +69,10 @@ def quant_linear_triton(
     added = out if residual is None else residual
     assert added.stride(1) == 1
     options = {"biased": bias is not None, "added": residual is not None, "activation": activation}
-    _product(x, weight, x if bias is None else bias, added, out, launch or quant_tiling(rows, weight), norm, options)
+    chosen = launch or quant_tiling(rows, weight)
+    if chosen is None:
+        raise ValueError(f"no launch serves rows of {inputs} inputs in {weight.kind}")
+    _product(x, weight, x if bias is None else bias, added, out, chosen, norm, options)
     return out
 
 
@@ -99,11 +102,10 @@ def _product(
     if chosen.whole:
         span = chosen.span(outputs, processors(device))
         gamma, beta = (None, None) if norm is None else (norm.weight, norm.bias)
-        each = WORD_INPUTS[weight.kind]
         quant_rows_product.launch(
             (-(-outputs // span),), x, words_of(weight), *common, x if gamma is None else gamma, x if beta is None else beta,
             0.0 if norm is None else norm.epsilon, rows, outputs, span, x.stride(0), added.stride(0), out.stride(0), inputs=inputs,
-            segments=power_of_two(-(-inputs // chosen.block)), line=chosen.block // each, members=power_of_two(rows),
+            width=chosen.block // WORD_INPUTS[weight.kind], members=power_of_two(rows),
             normed=None if norm is None else norm.kind, weighted=gamma is not None, shifted=beta is not None,
             assembled=capability(device) >= (FP8_CONVERSION if weight.kind == "fp8" else (6, 1)), **options,
         )  # fmt: skip
@@ -115,17 +117,13 @@ def _product(
     if parts > 1:
         partial = torch.empty((tiles, parts, chosen.outputs, padded), dtype=torch.float32, device=device)
         arrived = arrivals(device)
-    data = weight.data.view(torch.uint8) if weight.kind == "fp8" else weight.data
     groups = 1 if weight.group is None else weight.scale.shape[1]
-    step = min(chosen.block, step_of(weight))
     assembled = capability(device) >= (8, 0) and x.dtype != torch.float32
+    words = words_of(weight)
+    # Where rows begin at 16 bytes, four words are read at a time.
+    aligned = 4 if words.shape[1] % 4 == 0 else 1
     quant_few_product.launch(
-        (tiles, parts), x, data, *common, partial, arrived, rows, outputs, inputs, data.shape[1], groups, x.stride(0), added.stride(0),
-        out.stride(0), members=padded, parts=parts, step=step, groups_at_once=chosen.block // step, stages=chosen.stages,
-        even=inputs % chosen.block == 0, wide=wide(x.dtype, device), assembled=assembled, paired=assembled and _paired(x), **options,
+        (tiles, parts), x, words, *common, partial, arrived, rows, outputs, words.shape[1] // aligned, groups, x.stride(0),
+        added.stride(0), out.stride(0), members=padded, parts=parts, block=chosen.block // WORD_INPUTS[weight.kind], aligned=aligned,
+        stages=chosen.stages, even=inputs % chosen.block == 0, wide=wide(x.dtype, device), assembled=assembled, **options,
     )  # fmt: skip
-
-
-def _paired(x: Tensor) -> bool:
-    """Whether two neighbouring elements of 16 bits are a word in memory, wherever a row begins."""
-    return x.shape[1] % 2 == 0 and x.stride(0) % 2 == 0 and x.data_ptr() % 4 == 0
