@@ -19,6 +19,18 @@ ALONE: Table = (
 )
 """A query head with keys of its own. Five programs a processor with 32 KiB of loads under way each. Loads into registers (one
 stage) would be fewer at a time: the compiler puts those of the values behind the first use of the keys."""
+ALONE_NARROW: Table = (
+    (
+        (7, 5),
+        (
+            (64, Tiles(block=128, warps=4, stages=3)),
+            (128, Tiles(block=64, warps=4, stages=3)),
+            (256, Tiles(block=32, warps=4, stages=3)),
+            (1024, Tiles(block=16, warps=4, stages=3)),
+        ),
+    ),
+)
+"""The same of keys in 8 bits. As many keys as a thread has room for their sums."""
 GROUPED: Table = (
     (
         (8, 0),

@@ -16,11 +16,8 @@ from inferometer.kernels.quant_launch import WORD_INPUTS, quant_tiling, words_of
 from inferometer.kernels.quant_rows import quant_rows_product
 from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.kernels.skinny_launch import Tiling, members
-from inferometer.kernels.support import capability, power_of_two, processors, wide
+from inferometer.kernels.support import FP8_CONVERSION, capability, power_of_two, processors, wide
 from inferometer.model.spec import Activation
-
-FP8_CONVERSION = (8, 9)
-"""The lowest compute capability that converts from e4m3 by itself."""
 
 
 def quant_linear_torch(
