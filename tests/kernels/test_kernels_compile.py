@@ -21,6 +21,7 @@ from inferometer.kernels import (
     head_choice,
     invariant_attention,
     invariant_linear,
+    kv_scaled,
     kv_write,
     log_softmax,
     norm,
@@ -183,6 +184,24 @@ class TestCommonCards:
         held = torch.zeros(4, 8, 80, dtype=half(card))
         kv_write.kv_write_triton(held, held, held, held, torch.zeros(4, dtype=torch.int64))
         card.check(kernels=1)
+
+    @pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
+    def test_pages_in_8_bits(self, card: Card, dtype: torch.dtype) -> None:
+        """Written, and read by decode attention of heads with keys of their own and of shared ones, and by prompts."""
+        integers, starts = torch.zeros(2, dtype=torch.int32), torch.zeros(3, dtype=torch.int32)
+        scales = kv_scaled.PageScales(*(torch.zeros(1, 4) for _ in range(2)))
+        held = {"keys": torch.zeros(16, 4, 128, dtype=dtype), "values": torch.zeros(16, 4, 128, dtype=dtype), "seats": integers}
+        held |= {"table": torch.zeros(2, 16, dtype=torch.int32), "contexts": integers}
+        for tokens in (4, 2000):
+            rows = torch.zeros(tokens, 4, 128, dtype=half(card))
+            places = torch.zeros(tokens, dtype=torch.int64)
+            kv_scaled.scaled_write_triton(rows, rows, held["keys"], held["values"], scales, places, 16)
+        for heads in (4, 8):
+            query = torch.zeros(2, heads, 128, dtype=half(card))
+            paged_decode.paged_decode_triton(query, **held, page_size=16, scale=0.1, longest=4096, scales=scales)
+            query = torch.zeros(32, heads, 128, dtype=half(card))
+            ragged_prefill.ragged_prefill_triton(query, **held, starts=starts, page_size=16, scale=0.1, longest_query=32, scales=scales)
+        card.check(kernels=6)
 
     @pytest.mark.parametrize("head_size", [80, 128])
     def test_rotary_write(self, card: Card, head_size: int) -> None:

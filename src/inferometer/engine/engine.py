@@ -238,9 +238,7 @@ class Engine:
         if self._runner is None:
             stride = min(self.pages, -(-self._longest // self.page_size))
             cache = PagedCache(self.model.spec, self.pages, self.page_size, self.model.device, self.kv_dtype)
-            # A cache in 8 bits is written and read by torch's operations, which ask the device as they go.
-            graphs = self.graphs and cache.key_scales is None
-            self._runner = Runner(self.model, cache, seats=self.seats, stride=stride, graphs=graphs, watermark=self.watermark)
+            self._runner = Runner(self.model, cache, seats=self.seats, stride=stride, graphs=self.graphs, watermark=self.watermark)
         return self._runner
 
     def _land(self, flight: Flight) -> Emissions:

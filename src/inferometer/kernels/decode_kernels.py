@@ -42,7 +42,8 @@ def span_of(context: Any, parts: Any, block: constexpr, least: constexpr) -> Any
 @kernel("seats", "contexts", "table_row", "key", "value", "key_row", "value_row")
 def attend_alone(
     query: Any, keys: Any, values: Any, key_scales: Any, value_scales: Any, table: Any, seats: Any, contexts: Any, slopes: Any, out: Any,
-    partial: Any, weight: Any, arrived: Any, key: Any, value: Any, cos: Any, sin: Any, query_row: Any, query_head: Any, table_row: Any, key_row: Any, key_head: Any,
+    partial: Any, weight: Any, arrived: Any, key: Any, value: Any, cos: Any, sin: Any, query_row: Any, query_head: Any, table_row: Any,
+    key_row: Any, key_head: Any,
     value_row: Any, value_head: Any, scale: Any, heads: constexpr, kv_heads: constexpr, head_size: constexpr, width: constexpr,
     members: constexpr, page_size: constexpr, block: constexpr, stages: constexpr, least: constexpr, whole: constexpr, biased: constexpr,
     fresh: constexpr, turned: constexpr, ahead: constexpr, most: constexpr, wide: constexpr, kind: constexpr, assembled: constexpr,
@@ -181,7 +182,8 @@ def attend_alone(
 @kernel("seats", "contexts", "table_row", "key", "value", "key_row", "value_row")
 def attend_group(
     query: Any, keys: Any, values: Any, key_scales: Any, value_scales: Any, table: Any, seats: Any, contexts: Any, slopes: Any, out: Any,
-    partial: Any, weight: Any, arrived: Any, key: Any, value: Any, cos: Any, sin: Any, query_row: Any, query_head: Any, table_row: Any, key_row: Any, key_head: Any,
+    partial: Any, weight: Any, arrived: Any, key: Any, value: Any, cos: Any, sin: Any, query_row: Any, query_head: Any, table_row: Any,
+    key_row: Any, key_head: Any,
     value_row: Any, value_head: Any, scale: Any, heads: constexpr, kv_heads: constexpr, head_size: constexpr, width: constexpr,
     members: constexpr, page_size: constexpr, block: constexpr, stages: constexpr, least: constexpr, whole: constexpr, biased: constexpr,
     fresh: constexpr, turned: constexpr, ahead: constexpr, most: constexpr, wide: constexpr, kind: constexpr, assembled: constexpr,

@@ -182,10 +182,7 @@ def write_page(
     if (scale != old) & (old > 0):
         earlier = (slot < opening)[:, None] & (d < head_size)[None, :]
         held = tl.load(at, mask=earlier, other=0)
-        if whole:
-            held = held.to(tl.float32)
-        else:
-            held = wide_float(held.to(tl.int32) << 24)
+        held = held.to(tl.float32) if whole else wide_float(held.to(tl.int32) << 24)
         tl.store(at, eight_bits(held * old / divisor, largest, whole), mask=earlier)
     tl.store(at, eight_bits(new / divisor, largest, whole), mask=real)
 
@@ -194,12 +191,8 @@ def write_page(
 def eight_bits(value: Any, largest: Any, whole: constexpr) -> Any:
     """float32 -> int8, or the byte of e4m3: the nearest number, of two the even one."""
     value = tl.minimum(tl.maximum(value, -largest), largest)
-    if whole:
-        # Added to 1.5 * 2^23 a number is rounded to a whole one, which is the sum's lowest byte.
-        found = (value + 12582912.0).to(tl.int32, bitcast=True).to(tl.int8)
-    else:
-        found = float_bits(value).to(tl.uint8)
-    return found
+    # Added to 1.5 * 2^23 a number is rounded to a whole one, which is the sum's lowest byte.
+    return (value + 12582912.0).to(tl.int32, bitcast=True).to(tl.int8) if whole else float_bits(value).to(tl.uint8)
 
 
 @kernel()

@@ -59,7 +59,7 @@ def sweep_context(
         raise ValueError("a cache and the batch's rows in it come together")
     invariant = numerics is Numerics.INVARIANT
     narrow = cache is not None and cache.key_scales is not None
-    if cache is not None and batch.rows is not None and usable(like.device) and not narrow:
+    if cache is not None and batch.rows is not None and usable(like.device) and not (narrow and invariant):
         pages = InvariantPages.of(batch, spec) if invariant else plan_pages(batch, spec)
         return SweepContext(pages, rotation, cache, batch.rows)
     spans = _spans(batch.rows.places.tolist()) if batch.rows is not None and like.device.type == "cpu" and not narrow else None
@@ -79,6 +79,11 @@ def attend(heads: Tensor, kv_heads: int, sweep: SweepContext, layer: int, scale:
     if isinstance(sweep.plan, PagedPlan | InvariantPages):
         assert cache is not None
         assert rows is not None
+        if (scales := cache.scales(layer)) is not None:
+            assert isinstance(sweep.plan, PagedPlan)
+            query, key, value = _turned(heads, kv_heads, sweep)
+            scaled_write(key, value, cache.keys[layer], cache.values[layer], scales, rows.places, cache.page_size)
+            return attend_pages(query, sweep.plan, rows, cache, layer, scale)
         if rows.apart and isinstance(sweep.plan, PagedPlan):
             query, key, value = torch.split(heads, [queries, kv_heads, kv_heads], 1)
             return attend_pages(query, sweep.plan, rows, cache, layer, scale, Fresh(key, value, sweep.rotation))
@@ -98,16 +103,26 @@ def attend(heads: Tensor, kv_heads: int, sweep: SweepContext, layer: int, scale:
         assert cache is not None
         for tokens, places in sweep.spans:
             cache.keys[layer, places], cache.values[layer, places] = key[tokens], value[tokens]
-    elif cache is not None and cache.key_scales is not None and cache.value_scales is not None:
+    elif cache is not None and (scales := cache.scales(layer)) is not None:
         assert rows is not None
-        scaled_write(key, cache.keys[layer], cache.key_scales[layer], rows.places, cache.page_size)
-        scaled_write(value, cache.values[layer], cache.value_scales[layer], rows.places, cache.page_size)
+        scaled_write(key, value, cache.keys[layer], cache.values[layer], scales, rows.places, cache.page_size)
     elif cache is not None:
         assert rows is not None
         kv_write(key, value, cache.keys[layer], cache.values[layer], rows.places)
     if isinstance(sweep.plan, TokenByToken):
         return sweep.plan.attend(query, key, value, cache, layer, scale)
     return attend_segments(query, key, value, sweep.plan, cache, layer, scale)
+
+
+def _turned(heads: Tensor, kv_heads: int, sweep: SweepContext) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries and keys, rotated if need be, and values of a sweep on a GPU: (tokens, their heads, head_size) each."""
+    queries = heads.shape[1] - 2 * kv_heads
+    if sweep.rotation is None:
+        query, key, value = torch.split(heads, [queries, kv_heads, kv_heads], 1)
+        return query, key, value
+    key, value = heads.new_empty(2, heads.shape[0], kv_heads, heads.shape[2])
+    query = rotary_write(heads, *sweep.rotation, key, value, torch.arange(heads.shape[0], device=heads.device))
+    return query, key, value
 
 
 def _spans(places: list[int], most: int = 16) -> tuple[tuple[slice, slice], ...] | None:

@@ -54,10 +54,10 @@ def attend_pages(
 ) -> Tensor:
     """Attention of query (tokens, heads, head_size) to the keys that lie in the pages, the sweep's own included.
 
-    fresh: those, where they have yet to go there; only if all sequences run one token.
+    fresh: those, where they have yet to go there; only if all sequences run one token, and not to pages in 8 bits.
     Returns (tokens, heads * head_size).
     """
-    keys, values, first = cache.keys[layer], cache.values[layer], plan.decoding
+    keys, values, scales, first = cache.keys[layer], cache.values[layer], cache.scales(layer), plan.decoding
     outputs = []
     if first:
         outputs.append(
@@ -73,6 +73,7 @@ def attend_pages(
                 longest=plan.longest,
                 slopes=plan.slopes,
                 fresh=fresh,
+                scales=scales,
             )
         )
     if plan.longest_query:
@@ -90,6 +91,7 @@ def attend_pages(
                 scale=scale,
                 longest_query=plan.longest_query,
                 slopes=plan.slopes,
+                scales=scales,
             )
         )
     out = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
