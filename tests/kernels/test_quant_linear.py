@@ -50,7 +50,7 @@ def whole(weight: QuantWeight, tile: int) -> Tiling:
 
 def launches_for(weight: QuantWeight, rows: int) -> list[Tiling]:
     span = 16 * WORD_INPUTS[weight.kind]
-    launches = [Tiling(16, span, 4, 2, 64), Tiling(16, 2 * span, 4, 2, 3)]
+    launches = [Tiling(64, span, 4, 2, 64), Tiling(32, 2 * span, 2, 2, 3)]
     return [*launches, whole(weight, 8), whole(weight, 2)] if rows <= 4 else launches
 
 
@@ -96,7 +96,7 @@ def test_rows_that_are_no_whole_words_are_left_to_others(name: str, inputs: int)
 
 @pytest.mark.parametrize("rows", [33, 64])
 @pytest.mark.parametrize("name", ["int8", "int4 g64"])
-def test_sums_of_many_rows_are_two_products(interpreted: Callable[..., Any], name: str, rows: int) -> None:
+def test_up_to_64_rows(interpreted: Callable[..., Any], name: str, rows: int) -> None:
     weight, x = drawn_weight(20, 264, **FORMATS[name]), fenced(rows, 264, torch.float16, 13)
     residual = fenced(rows, 20, torch.float16, 14)
     for launch in launches_for(weight, rows):

@@ -20,16 +20,19 @@ WHOLE: dict[int, tuple[tuple[int, int, int], ...]] = {
     4: ((8, 2, 16), (4, 3, 16), (16, 1, 16)),
 }
 """By rows: (warps, programs a processor, words of a tile that a thread holds), each a launch."""
-FEW: tuple[tuple[int, int, int, int], ...] = ((128, 8, 5, 2), (128, 4, 5, 2), (64, 4, 5, 3), (64, 4, 4, 4), (128, 8, 4, 3))
+FEW: tuple[tuple[int, int, int, int], ...] = (
+    (64, 2, 5, 4), (128, 4, 5, 2), (128, 4, 3, 4), (64, 4, 5, 4), (64, 2, 4, 8), (256, 4, 4, 2), (256, 8, 4, 2),
+)  # fmt: skip
 """Of more rows: (outputs, warps, stages, programs a processor). No more programs than have room: a second round would be half empty."""
 FEW_NIBBLES: tuple[tuple[int, int, int, int], ...] = (
-    (128, 8, 4, 3), (128, 8, 4, 2), (128, 4, 4, 3), (64, 4, 4, 3), (64, 4, 3, 4), (128, 4, 3, 4),
+    (128, 4, 3, 4), (64, 2, 3, 4), (64, 4, 3, 4), (128, 2, 3, 4), (64, 2, 3, 8), (256, 8, 3, 2), (256, 4, 3, 2),
 )  # fmt: skip
 """The same for int4."""
-MORE: tuple[tuple[int, int, int, int], ...] = ((128, 8, 3, 2), (128, 4, 4, 2))
+MORE: tuple[tuple[int, int, int, int], ...] = ((128, 8, 3, 2), (128, 4, 3, 2), (256, 8, 3, 1), (64, 4, 3, 3))
 """Of more than 32 rows, whose sums take most registers."""
 SPAN_WORDS = 16
-"""Words of a row that four threads read at a time. The inputs of an iteration are two spans: a cache line of each row."""
+"""Words of a row that four threads read at a time. The inputs of an iteration are two spans: a cache line of each row. Many rows of
+int4's two spans would leave no room."""
 
 
 def words_possible(weight: QuantWeight) -> bool:
@@ -44,7 +47,7 @@ def quant_candidates(rows: int, weight: QuantWeight) -> tuple[Tiling, ...]:
         return ()
     padded = power_of_two(rows)
     launches = list(_wholes(padded, weight)) if padded in WHOLE else []
-    block = 2 * SPAN_WORDS * WORD_INPUTS[weight.kind]
+    block = (1 if weight.kind == "int4" and padded > MOST_ROWS else 2) * SPAN_WORDS * WORD_INPUTS[weight.kind]
     table = MORE if padded > MOST_ROWS else FEW_NIBBLES if weight.kind == "int4" else FEW
     few = [Tiling(outputs, block, warps, stages, programs, early=True) for outputs, warps, stages, programs in table]
     return tuple(dict.fromkeys((*launches, *few)))

@@ -117,10 +117,18 @@ def _product(
     groups = 1 if weight.group is None else weight.scale.shape[1]
     assembled = capability(device) >= (8, 0) and x.dtype != torch.float32
     words = words_of(weight)
+    # So many registers that as many programs as were asked for run on a processor at a time.
+    options |= {"maxnreg": min(255, 65536 // (32 * chosen.warps * max(1, chosen.programs)) // 8 * 8)}
     # Where rows begin at 16 bytes, four words are read at a time.
     aligned = 4 if words.shape[1] % 4 == 0 else 1
     quant_few_product.launch(
         (tiles, parts), x, words, *common, partial, arrived, rows, outputs, words.shape[1] // aligned, groups, x.stride(0),
         added.stride(0), out.stride(0), members=padded, parts=parts, block=chosen.block // WORD_INPUTS[weight.kind], aligned=aligned,
-        stages=chosen.stages, even=inputs % chosen.block == 0, wide=wide(x.dtype, device), assembled=assembled, **options,
+        warps=chosen.warps, neighbours=2 if _grouped_warps(chosen, device) else 4, stages=chosen.stages,
+        even=inputs % chosen.block == 0, wide=wide(x.dtype, device), assembled=assembled, **options,
     )  # fmt: skip
+
+
+def _grouped_warps(chosen: Tiling, device: torch.device) -> bool:
+    """Whether the compiler takes Hopper's matrix instructions, which four warps give together: those hold their inputs in another way."""
+    return chosen.warps % 4 == 0 and chosen.outputs >= 64 and (9, 0) <= capability(device) < (10, 0)
