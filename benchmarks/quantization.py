@@ -35,7 +35,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from inferometer import LLM, SamplingParams
-from inferometer.bench.environment import environment
+from inferometer.bench.machine.environment import environment
 from inferometer.engine.engine import Engine
 from inferometer.engine.tuning import tune
 from inferometer.kernels.eight_bit_matmul import blocks, eight_bit_matmul
