@@ -102,10 +102,11 @@ def _six(percent: str | Sequence[int]) -> Offload:
         numbers = []
     if len(numbers) != 6 or any(str(number) != str(word) for number, word in zip(numbers, words, strict=True)):
         raise UserError(f"--percent {shown}: six whole numbers, W_GPU W_CPU C_GPU C_CPU A_GPU A_CPU")
-    for what, gpu, cpu in (("weights", *numbers[:2]), ("the cache", *numbers[2:4]), ("activations", *numbers[4:])):
+    weights_gpu, weights_cpu, cache_gpu, cache_cpu, states_gpu, states_cpu = numbers
+    places = ("weights", weights_gpu, weights_cpu), ("the cache", cache_gpu, cache_cpu), ("activations", states_gpu, states_cpu)
+    for what, gpu, cpu in places:
         if min(gpu, cpu) < 0 or gpu + cpu > 100:
             raise UserError(f"--percent {shown}: {gpu} and {cpu} of {what} must be 0 or more and at most 100 together")
-    weights_gpu, weights_cpu, cache_gpu, cache_cpu, states_gpu, states_cpu = numbers
     if cache_gpu + cache_cpu < 100:
         raise UserError(f"--percent {shown}: the cache is never on the disk; the third and fourth number must make 100")
     if (states_gpu, states_cpu) not in ((100, 0), (0, 100), (0, 0)):
