@@ -239,7 +239,7 @@ class Engine:
             stride = min(self.pages, -(-self._longest // self.page_size))
             cache = PagedCache(self.model.spec, self.pages, self.page_size, self.model.device, self.kv_dtype)
             # A cache in 8 bits is written and read by torch's operations, which ask the device as they go.
-            graphs = self.graphs and cache.key_scales is None
+            graphs = self.graphs and cache.key_scales is None and self.model.resident
             self._runner = Runner(self.model, cache, seats=self.seats, stride=stride, graphs=graphs, watermark=self.watermark)
         return self._runner
 
