@@ -29,6 +29,7 @@ class Bigrams:
 
     def __init__(self) -> None:
         self.device, self.dtype = torch.device("cpu"), torch.float32
+        self.residency = AllResident()
         self.table = torch.randn(VOCABULARY, VOCABULARY, generator=torch.Generator().manual_seed(3))
 
     def unnormed(self, batch: RaggedBatch, cache: object) -> tuple[Tensor, None]:

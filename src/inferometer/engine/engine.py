@@ -12,6 +12,7 @@ from math import inf
 import torch
 
 from inferometer.engine.flight import Flight
+from inferometer.engine.residency.streamed import hides_launches
 from inferometer.engine.runner import Runner
 from inferometer.engine.watermark import DEFAULT_WATERMARK, Watermark
 from inferometer.errors import ModelError
@@ -239,7 +240,7 @@ class Engine:
             stride = min(self.pages, -(-self._longest // self.page_size))
             cache = PagedCache(self.model.spec, self.pages, self.page_size, self.model.device, self.kv_dtype)
             # A cache in 8 bits is written and read by torch's operations, which ask the device as they go.
-            graphs = self.graphs and cache.key_scales is None and self.model.resident
+            graphs = self.graphs and cache.key_scales is None and not hides_launches(self.model.residency)
             self._runner = Runner(self.model, cache, seats=self.seats, stride=stride, graphs=graphs, watermark=self.watermark)
         return self._runner
 

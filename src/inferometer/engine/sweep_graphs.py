@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from inferometer.engine.cut_graph import CutGraph
 from inferometer.engine.facts import Facts
 from inferometer.engine.graph import Graph
+from inferometer.engine.residency.streamed import StreamedLayers
 from inferometer.engine.sampled import Sampled
 from inferometer.engine.staging import Shape, Staged, pack_decode, pack_mixed
 from inferometer.kernels.token_rows import Places
@@ -26,6 +29,8 @@ PROMPTS = 8
 
 PROMPT_TOKENS = (64, 128, 256, 384, 512)
 """Buckets of their tokens. Beyond the last the GPU is busy for longer than the host takes to launch kernel by kernel."""
+
+Recorded = Graph | CutGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,7 @@ class SweepGraphs:
     def __init__(self, model: Transformer, cache: PagedCache, tokens: Tensor, table: Tensor, pool: Any) -> None:
         self._model, self._cache, self._tokens, self._table, self._pool = model, cache, tokens, table, pool
         self._inputs: dict[Shape, Tensor] = {}
-        self._graphs: dict[Bucket, Graph | None] = {}
+        self._graphs: dict[Bucket, Recorded | None] = {}
         rows = rows_bucket(tokens.numel() - 1) + PROMPTS
         self._logits = model.logits_room(rows)
         self._places = Places.on(model.device, rows)
@@ -113,13 +118,19 @@ class SweepGraphs:
         staged = Staged.of(inputs, bucket.shape)
         graph = self._graphs.get(bucket)
         if graph is None and bucket in self._graphs:
-            graph = self._graphs[bucket] = Graph(lambda: self._sweep(staged, bucket), self._model.device, self._pool)
+            graph = self._graphs[bucket] = self._record(staged, bucket)
         if graph is None:
             self._graphs[bucket] = None  # once seen: everything it needs is compiled, and the next time it is worth recording
             self._sweep(staged, bucket)
         else:
             graph()
         return bucket.shape, staged
+
+    def _record(self, staged: Staged, bucket: Bucket) -> Recorded:
+        model, run = self._model, partial(self._sweep, staged, bucket)
+        if isinstance(model.residency, StreamedLayers):
+            return CutGraph(run, model, model.residency.placement.streamed_layers, model.device, self._pool)
+        return Graph(run, model.device, self._pool)
 
     def _bucket(self, decoding: Facts, prompts: Facts, *, greedy: bool) -> Bucket:
         most = self._table.shape[1] * self._cache.page_size

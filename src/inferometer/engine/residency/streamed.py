@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from inferometer.engine.residency.courier import Arrival, Courier
 from inferometer.engine.residency.homes import LayerHomes
 from inferometer.model.placement import Placement
+from inferometer.nn.residency import Residency
+
+LAUNCHED_BYTES: Final = 12 << 20
+"""What a link of 50 GB/s brings while the host launches a layer kernel by kernel, some 250 us."""
 
 
 class StreamedLayers:
@@ -70,3 +76,10 @@ class StreamedLayers:
             self.brought_bytes += delivery.link_bytes
             self._arrivals[layer] = self._courier.bring(delivery)
             self._next = (self._next + 1) % len(self._order)
+
+
+def hides_launches(residency: Residency) -> bool:
+    """Whether the link takes longer for a sweep than the host takes to launch it, so that recording it would gain nothing."""
+    if not isinstance(residency, StreamedLayers):
+        return False
+    return residency.placement.streamed_bytes > LAUNCHED_BYTES * len(residency.placement.layers)
