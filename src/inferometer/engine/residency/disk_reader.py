@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from inferometer.engine.residency.disk_file import BLOCK_BYTES, DiskFile, Extent
-from inferometer.engine.residency.host_buffer import HostBuffer
 from inferometer.engine.residency.link import Link, Mark
+from inferometer.nn.host_buffer import HostBuffer
 
 BUFFERS: Final = 3
 """One is read into, one is copied from, and one lets neither wait for the other."""

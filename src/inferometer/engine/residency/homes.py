@@ -10,8 +10,8 @@ from torch import Tensor
 from inferometer.engine.residency.delivery import Delivery
 from inferometer.engine.residency.disk_file import DiskFile, Extent, extents
 from inferometer.engine.residency.disk_reader import DiskReader
-from inferometer.engine.residency.host_buffer import HostBuffer
 from inferometer.model.placement import LayerPlace, Placement
+from inferometer.nn.host_buffer import HostBuffer
 
 
 class LayerHomes:
