@@ -25,7 +25,9 @@ from inferometer.engine.sweep_graphs import SweepGraphs
 from inferometer.engine.watermark import Watermark
 from inferometer.kernels.support import usable
 from inferometer.kernels.token_rows import Places
+from inferometer.nn.brought_pages import BroughtPages, PageTraffic
 from inferometer.nn.cache import PagedCache
+from inferometer.nn.chunk import Reach, chunks
 from inferometer.nn.transformer import Transformer
 from inferometer.nn.upload import upload
 from inferometer.schedule.sequence import Sequence
@@ -37,10 +39,22 @@ class Runner:
 
     seats: most sequences that run together. stride: most pages of one sequence. graphs: whether decode sweeps and their sampling are
     recorded as CUDA graphs, where the device can. watermark: of the requests that ask for one.
+    traffic: of the cache, if it has pages on the host.
     """
 
-    def __init__(self, model: Transformer, cache: PagedCache, *, seats: int, stride: int, graphs: bool, watermark: Watermark) -> None:
+    def __init__(
+        self,
+        model: Transformer,
+        cache: PagedCache,
+        *,
+        seats: int,
+        stride: int,
+        graphs: bool,
+        watermark: Watermark,
+        traffic: PageTraffic | None = None,
+    ) -> None:
         self.model = model
+        self.traffic = traffic
         self.cache = cache
         # One seat more than sequences: rows that only fill up a batch sit there.
         self._tokens = torch.zeros(seats + 1, dtype=torch.int64, device=model.device)
@@ -60,6 +74,11 @@ class Runner:
         """Graphs of sweeps that there are."""
         return 0 if self._graphs is None else self._graphs.recorded
 
+    def close(self) -> None:
+        """Waits for copies that are under way: the memory of the cache may go then."""
+        if self.traffic is not None:
+            self.traffic.close()
+
     def clear(self) -> None:
         """Forgets all sequences."""
         self._sampling.clear()
@@ -74,20 +93,33 @@ class Runner:
         # Single tokens before the rest: each kind is one launch of attention a layer.
         pieces = sorted(sweep.pieces, key=lambda share: share.count > 1)
         prompts = Facts.of(pieces, self.cache.page_size)
-        if self._graphs is not None and self._graphs.serves(len(decoding), pieces):
+        brought = None if self.traffic is None else self._brought(decoding, pieces, self.traffic)
+        if brought is None and self._graphs is not None and self._graphs.serves(len(decoding), pieces):
             return self._replay(decoding, prompts, pieces, self._graphs)
         facts = decoding.followed_by(prompts)
         packed, shape = pack(facts, self.cache.page_size)
         staged = Staged.of(upload(packed, torch.uint8, self.model.device), shape)
         staged.entries(self._table).write()
         queries, contexts = tuple(facts.counts.tolist()), tuple(facts.contexts.tolist())
-        hidden = self.model.sweep(staged.batch(self._tokens, self._table, queries, contexts, apart=not pieces), self.cache)
+        batch = staged.batch(self._tokens, self._table, queries, contexts, apart=not pieces, brought=brought)
+        hidden = self.model.sweep(batch, self.cache)
         scores = tuple(self._scores(pieces, hidden[len(decoding) :]))
-        sequences, batch = self._align(pieces)
-        if batch is None:
+        sequences, sampling = self._align(pieces)
+        if sampling is None:
             return Flight((), None, scores, _arrival(scores))
-        sampled = self._choose(hidden.index_select(0, staged.last), batch)
-        return self._finish(sequences, batch, sampled, staged.sampled_seats, scores)
+        sampled = self._choose(hidden.index_select(0, staged.last), sampling)
+        return self._finish(sequences, sampling, sampled, staged.sampled_seats, scores)
+
+    def _brought(self, decoding: Facts, pieces: Many[Share], traffic: PageTraffic) -> BroughtPages | None:
+        """The sweep's pages that come from the host; None if all are on the device."""
+        cache, size = traffic.cache, self.cache.page_size
+        reaches = [
+            Reach(sequence.pages[: -(-(start + 1) // size)], start, 1)
+            for sequence, start in zip(self._decoding.sequences, decoding.starts.tolist(), strict=True)
+        ]
+        reaches += [Reach(one.sequence.pages[: -(-(one.start + one.count) // size)], one.start, one.count) for one in pieces]
+        cut = chunks(reaches, resident=cache.resident, page_size=size, slot_pages=cache.slot_pages)
+        return traffic.begin(cut) if cut else None
 
     def _replay(self, decoding: Facts, prompts: Facts, pieces: Many[Share], graphs: SweepGraphs) -> Flight:
         if pieces:
