@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +19,7 @@ from inferometer.schedule.admission import admission
 from inferometer.schedule.continuous import Continuous
 from inferometer.schedule.emission import Emission
 from inferometer.schedule.request import Request
-from thread_copier import ThreadCopier
+from thread_link import ThreadLink
 
 VOCABULARY = 48  # small, so that end and stop tokens are met
 EOS = 7
@@ -83,16 +83,22 @@ def asked(draw: st.DrawFn) -> Asked:
 class OnHost:
     """Pages on the host. resident: most pages on the device. slot: pages of a slot beside those of the largest request.
 
-    bytes_s: of a throttled copier each way; None to copy at once.
+    bytes_s: of a throttled link each way; None to copy at once. links: that were made.
     """
 
     resident: int
     slot: int
     bytes_s: float | None
+    links: list[ThreadLink] = field(default_factory=list)
 
     def options(self, pages: int, largest: int) -> dict[str, Any]:
-        copier = {} if self.bytes_s is None else {"copier": lambda _: ThreadCopier(self.bytes_s or 0)}
-        return {"device_pages": min(self.resident, pages), "slot_pages": largest + self.slot, **copier}
+        link = {} if self.bytes_s is None else {"link": self._link}
+        return {"device_pages": min(self.resident, pages), "slot_pages": largest + self.slot, **link}
+
+    def _link(self, device: object) -> ThreadLink:
+        made = ThreadLink(self.bytes_s or 0)
+        self.links.append(made)
+        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,4 +211,7 @@ def run(name: str, stream: list[Asked], how: Setting) -> Engine:
                 assert ours.prompt_logprobs[0] is None
                 close(ours.prompt_logprobs[1:], theirs.prompt_logprobs[1:])
     engine.close()
+    for link in [] if how.on_host is None else how.on_host.links:
+        link.close()
+        link.check()
     return engine

@@ -12,7 +12,7 @@ from engine_streams import BASES, MODELS, Asked, OnHost, Setting, asked, model, 
 from inferometer import SamplingParams
 from inferometer.engine.engine import Engine
 from inferometer.schedule.request import Request
-from thread_copier import ThreadCopier
+from thread_link import ThreadLink
 
 
 @st.composite
@@ -60,34 +60,40 @@ def test_what_travels_is_what_lies_elsewhere() -> None:
     assert decoded(1, 7)[0].page_traffic_bytes == ((1 + 1) * page, (1 + 1 + 1) * page)
 
 
-def test_closing_waits_for_the_copies_and_ends_their_threads() -> None:
-    made: list[ThreadCopier] = []
+def test_closing_waits_for_the_copies() -> None:
+    made: list[ThreadLink] = []
 
-    def copier(_: object) -> ThreadCopier:
-        made.append(ThreadCopier(1e7))
+    def link(_: object) -> ThreadLink:
+        made.append(ThreadLink(1e7))
         return made[-1]
 
-    engine = Engine(model("llama"), pages=12, page_size=4, device_pages=0, copier=copier)
+    engine = Engine(model("llama"), pages=12, page_size=4, device_pages=0, link=link)
     engine.add(Request(0, BASES[0][:20], SamplingParams(max_new_tokens=3), 0))
     engine.step()
     engine.close()
     assert len(made) == 2
-    assert not any(each._thread.is_alive() for each in made)
+    assert all(each._jobs.empty() for each in made)
     assert engine.page_traffic_bytes == (0, 0)
+    for each in made:
+        each.close()
 
 
 def test_a_failed_copy_reaches_the_step_that_waits_for_it() -> None:
-    class Broken(ThreadCopier):
-        def copy(self, pairs: object, after: object = ()) -> object:  # type: ignore[override]
-            return super().copy([(pair[0], None) for pair in pairs], after)  # type: ignore[attr-defined, misc, list-item, arg-type]
+    class Broken(ThreadLink):
+        def _copy(self, target: object, source: object) -> None:
+            raise OSError("the link is down")
 
-    engine = Engine(model("llama"), pages=12, page_size=4, device_pages=0, copier=lambda _: Broken(1e9))
+    links = [Broken(1e9), Broken(1e9)]
+    engine = Engine(model("llama"), pages=12, page_size=4, device_pages=0, link=lambda _: links.pop())
+    ours = list(links)
     engine.add(Request(0, BASES[0][:20], SamplingParams(max_new_tokens=3), 0))
-    engine.step()  # brings nothing, and does not wait for what goes back
-    with pytest.raises(TypeError):
+    with pytest.raises(OSError, match="the link is down"):  # noqa: PT012 - the prompt's pages go out, which nobody waits for at once
+        engine.step()
         engine.step()
     assert not engine.has_work
     assert engine.scheduler.pool.in_use == 0
+    for each in ours:
+        each.close()
 
 
 def test_prefixes_are_not_shared_where_pages_lie_elsewhere() -> None:

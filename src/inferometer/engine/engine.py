@@ -12,14 +12,14 @@ from math import inf
 import torch
 
 from inferometer.engine.flight import Flight
+from inferometer.engine.residency.brought_pages import PageTraffic
+from inferometer.engine.residency.link import Link, link_to
+from inferometer.engine.residency.streamed import hides_launches
 from inferometer.engine.runner import Runner
 from inferometer.engine.watermark import DEFAULT_WATERMARK, Watermark
 from inferometer.errors import ModelError
 from inferometer.model.spec import DynamicScaling, Rotary
-from inferometer.nn.brought_pages import PageTraffic
 from inferometer.nn.cache import PagedCache
-from inferometer.nn.copying import Copier
-from inferometer.nn.copying import copier as copier_of
 from inferometer.nn.tiered_cache import TieredCache, slot_pages_for
 from inferometer.nn.transformer import Transformer
 from inferometer.schedule.admission import Admission
@@ -55,7 +55,7 @@ class Engine:
     kv_dtype: of the cache; None for the model's own, torch.int8 or torch.float8_e4m3fn for 8 bits with scales.
     device_pages: how many of the pages lie on the device, None for all; the others, which go out last, lie in the host's memory and come in
     layer by layer (not in 8 bits). Nothing is found by its beginning then. slot_pages: host pages of one layer that come together, None
-    for as many as make a good copy. copier: what copies between host and device, made once for each direction.
+    for as many as make a good copy. link: to the host, made once for each direction.
     sweep: the one that the last step launched, None if it launched none.
 
     Raises torch.OutOfMemoryError or MemoryError where the pages have no room, ValueError for another lookahead.
@@ -77,7 +77,7 @@ class Engine:
         kv_dtype: torch.dtype | None = None,
         device_pages: int | None = None,
         slot_pages: int | None = None,
-        copier: Callable[[torch.device], Copier] = copier_of,
+        link: Callable[[torch.device], Link] = link_to,
     ) -> None:
         if device_pages is not None and not 0 <= device_pages <= pages:
             raise ValueError(f"device_pages must be from 0 to {pages}, not {device_pages}")
@@ -93,7 +93,7 @@ class Engine:
         self.device_pages = pages if device_pages is None else device_pages
         # A page that two read would have to be in both their slots, as new as either writes it.
         self.prefix_caching = prefix_caching and self.device_pages == pages
-        self._slot_pages, self._copier = slot_pages, copier
+        self._slot_pages, self._link = slot_pages, link
         self.lookahead = (1 if model.device.type == "cuda" else 0) if lookahead is None else lookahead
         self.graphs = graphs
         self.watermark = watermark
@@ -261,9 +261,9 @@ class Engine:
         if self._runner is None:
             stride = min(self.pages, -(-self._longest // self.page_size))
             cache = self._cache(stride)
-            traffic = PageTraffic(cache, *map(self._copier, [self.model.device] * 2)) if isinstance(cache, TieredCache) else None
+            traffic = PageTraffic(cache, *map(self._link, [self.model.device] * 2)) if isinstance(cache, TieredCache) else None
             # A cache in 8 bits is written and read by torch's operations, which ask the device as they go.
-            graphs = self.graphs and cache.key_scales is None
+            graphs = self.graphs and cache.key_scales is None and not hides_launches(self.model.residency)
             self._runner = Runner(
                 self.model, cache, seats=self.seats, stride=stride, graphs=graphs, watermark=self.watermark, traffic=traffic
             )

@@ -16,11 +16,14 @@ import torch
 
 from inferometer.engine.device import resolve_device, resolve_dtype, resolve_kv_dtype, resolve_numerics
 from inferometer.engine.engine import PAGE_SIZE, SEATS, SWEEP_TOKENS, Engine
-from inferometer.engine.memory import check_weights, page_budget
+from inferometer.engine.memory import activation_bytes, check_weights, page_budget
 from inferometer.engine.pooling import Pooling, pool, read_pooling
+from inferometer.engine.residency.load import load_streamed
+from inferometer.engine.residency.storage import DeviceRoom, Storage, resident_beside_layers
+from inferometer.engine.residency.streamed import StreamedLayers
 from inferometer.engine.sampler import check
 from inferometer.engine.text_stream import TextStream
-from inferometer.engine.tuning import tune
+from inferometer.engine.tuning import SECONDS, tune
 from inferometer.errors import UserError
 from inferometer.model.description import describe, with_weights
 from inferometer.model.families import family
@@ -59,6 +62,9 @@ class LLM:
     admission: which requests enter at which sweep: "continuous" (as room comes free), "zigzag" (a block of num_groups groups of
     group_size requests enters and leaves together), "diagonal" (a group enters at every sweep), "row" (one group at a time). All give
     the same tokens.
+    offload: "weights" or "weights:FRACTION": that share of the layers' bytes comes to the device for as long as a layer runs. percent:
+    instead, FlexGen's six numbers: percent of weights on the GPU and the host (the rest is on the disk), of the cache, of activations.
+    host_memory: GiB of the host that these may take. disk: a folder for the weights that it has no room for.
     gpu_memory: GiB that weights, cache and activations may take together on the GPU (on the CPU: the cache); None for
     memory_fraction of the device. deterministic: every prompt gets the same tokens, and log-probabilities equal to the bit, alone and in
     any company, on one machine with one number of threads; slower. seed: of dummy weights and of requests that bring none.
@@ -79,6 +85,10 @@ class LLM:
         admission: str = "continuous",
         group_size: int | None = None,
         num_groups: int | None = None,
+        offload: str | None = None,
+        percent: str | Sequence[int] | None = None,
+        host_memory: float | None = None,
+        disk: str | Path | None = None,
         gpu_memory: float | None = None,
         memory_fraction: float = 0.9,
         deterministic: bool = False,
@@ -93,6 +103,9 @@ class LLM:
         if not isinstance(deterministic, bool):
             raise UserError(f"deterministic must be True or False, not {deterministic!r}")
         self.admission = admission_of(admission, group_size, num_groups)
+        storage = Storage.of(offload, percent, host_memory, disk)
+        if storage.offload.pages:
+            raise UserError("--offload pages is not run; leave it out, or stream more weights to have room for pages on the GPU")
         self.device = resolve_device(device)
         numerics = resolve_numerics(self.device, deterministic=deterministic)
         resolve_dtype(dtype, self.device, None)  # a wrong --dtype is told before any file is opened
@@ -111,9 +124,23 @@ class LLM:
                 quantised = stored_layouts(self.spec, source, kind, self.device)
             elif weights_in is not None:
                 quantised = layouts(self.spec, QuantLayout.of(weights_in, self.device))
-            check_weights(self.spec, self.device, self.dtype, weights_in)
-            self.model = Transformer(self.spec, self.device, self.dtype, numerics, quantised)
-            load(self.model, source, kind)
+            if storage.streams:
+                room = DeviceRoom.on(self.device, gpu_memory, memory_fraction)
+                self.model = load_streamed(
+                    self.spec,
+                    source,
+                    kind,
+                    lambda sizes: storage.place(sizes, self.spec, room, self.dtype),
+                    device=self.device,
+                    dtype=self.dtype,
+                    numerics=numerics,
+                    quantised=quantised,
+                    folder=storage.folder,
+                )
+            else:
+                check_weights(self.spec, self.device, self.dtype, weights_in)
+                self.model = Transformer(self.spec, self.device, self.dtype, numerics, quantised)
+                load(self.model, source, kind)
         self.model.pack()
         if tokenizer is None and weights == "dummy":
             tokenizer = "byte"
@@ -130,7 +157,8 @@ class LLM:
         if self.spec.encoder:
             raise UserError(f"{self.spec.name} is an encoder: it embeds text and does not generate; use a decoder model")
         if self._engine is None:
-            tune(self.model)  # before memory is measured and sweeps are recorded
+            # Before memory is measured and sweeps are recorded. Where the link sets the time of a step no launch is worth measuring.
+            tune(self.model, seconds=SECONDS if self.model.resident else 0.0)
             pages = self.room(seats=SEATS, sweep_tokens=SWEEP_TOKENS)
             self._engine = Engine(self.model, pages=pages, admission=self.admission, kv_dtype=self.kv_dtype)
         return self._engine
@@ -146,9 +174,20 @@ class LLM:
             seats=seats,
             sweep_tokens=sweep_tokens,
             fraction=self._memory_fraction,
-            limit_bytes=None if self._gpu_memory is None else int(self._gpu_memory * 2**30),
+            limit_bytes=self._limit_bytes(sweep_tokens),
             kv_dtype=self.kv_dtype,
         )
+
+    def _limit_bytes(self, sweep_tokens: int) -> int | None:
+        """What `page_budget` is to keep to."""
+        if self._gpu_memory is None:
+            return None
+        limit, residency = int(self._gpu_memory * 2**30), self.model.residency
+        if self.device.type == "cuda" or not isinstance(residency, StreamedLayers):
+            return limit
+        # The CPU stands for a device with memory of its own: what is always there counts.
+        held = resident_beside_layers(self.spec, self.dtype) + residency.placement.device_bytes
+        return limit - held - activation_bytes(self.spec, self.dtype, sweep_tokens)
 
     @property
     def context_limit(self) -> int | None:
@@ -217,10 +256,13 @@ class LLM:
         return self.model.sweep(paged_prompt(token_ids, PAGE_SIZE, self.device), cache)
 
     def close(self) -> None:
-        """Drops all requests and frees the cache."""
+        """Drops all requests and frees the cache, and with it the weights that live elsewhere than on the device: a model that has such
+        ones runs no longer."""
         if self._engine is not None:
             self._engine.close()
             self._engine = None
+        if isinstance(self.model.residency, StreamedLayers):
+            self.model.residency.close()
 
     def __enter__(self) -> Self:
         return self

@@ -16,6 +16,7 @@ from inferometer.engine.cohort_rows import CohortRows
 from inferometer.engine.facts import Facts
 from inferometer.engine.flight import Flight, Scores, fetch_scores
 from inferometer.engine.graph import Graph
+from inferometer.engine.residency.brought_pages import BroughtPages, PageTraffic
 from inferometer.engine.sampled import Sampled
 from inferometer.engine.sampler import SamplingBatch, sample
 from inferometer.engine.sampling_plan import GREEDY
@@ -28,7 +29,6 @@ from inferometer.kernels.support import usable
 from inferometer.kernels.token_rows import Places
 from inferometer.model.footprint import layer_weight_bytes
 from inferometer.model.formats import Formats
-from inferometer.nn.brought_pages import BroughtPages, PageTraffic
 from inferometer.nn.cache import PagedCache
 from inferometer.nn.chunk import Reach, chunks
 from inferometer.nn.transformer import Transformer
@@ -72,7 +72,8 @@ class Runner:
             self._pool = torch.cuda.graph_pool_handle()
             weights = layer_weight_bytes(model.spec, Formats(dtype="float32")) // 4
             self._graphs = SweepGraphs(model, cache, self._tokens, self._table, self._pool, most_prompt_tokens=worth_recording(weights))
-            self._split = SweepSplit(LayerClock(model).seconds)
+            if model.resident:  # else weights would come in twice
+                self._split = SweepSplit(LayerClock(model).seconds)
             self._samplers = SamplerGraphs(model.device)
 
     @property
@@ -84,6 +85,7 @@ class Runner:
         """Waits for copies that are under way: the memory of the cache may go then."""
         if self.traffic is not None:
             self.traffic.close()
+            self.traffic.cache.close()
 
     def clear(self) -> None:
         """Forgets all sequences."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from inferometer.engine.facts import Facts, Integers
 from inferometer.kernels.embed import Entries
 from inferometer.nn.batch import CachedRows, RaggedBatch
-from inferometer.nn.brought_pages import BroughtPages
+from inferometer.nn.parts import Parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Staged:
         *,
         apart: bool,
         entries: Entries | None = None,
-        brought: BroughtPages | None = None,
+        brought: Parts | None = None,
     ) -> RaggedBatch:
         """The sweep's batch. tokens: int64 (seats,), the newest token of every seat. table: int32 (seats, stride). apart, entries, brought:
         as in CachedRows."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from inferometer.engine.cut_graph import CutGraph
 from inferometer.engine.facts import Facts
 from inferometer.engine.graph import Graph
+from inferometer.engine.residency.streamed import StreamedLayers
 from inferometer.engine.sampled import Sampled
 from inferometer.engine.staging import Shape, Staged, pack_decode, pack_mixed
 from inferometer.kernels.token_rows import Places
@@ -42,6 +45,9 @@ PATIENCE = 32
 def worth_recording(layer_weights: int) -> int:
     """The most prompt tokens for which sweeps are recorded, for a model whose layers have so many weights."""
     return max(size for size in PROMPT_TOKENS if size <= FEW_TOKENS or 2 * size * layer_weights <= LAYER_FLOPS)
+
+
+Recorded = Graph | CutGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +91,7 @@ class SweepGraphs:
         self._met: Counter[Bucket] = Counter()
         self._model, self._cache, self._tokens, self._table, self._pool = model, cache, tokens, table, pool
         self._inputs: dict[Shape, Tensor] = {}
-        self._graphs: dict[Bucket, Graph | None] = {}
+        self._graphs: dict[Bucket, Recorded | None] = {}
         rows = rows_bucket(tokens.numel() - 1) + PROMPTS
         self._logits = model.logits_room(rows)
         self._places = Places.on(model.device, rows)
@@ -133,13 +139,19 @@ class SweepGraphs:
         staged = Staged.of(inputs, bucket.shape)
         graph = self._graphs.get(bucket)
         if graph is None and bucket in self._graphs:
-            graph = self._graphs[bucket] = Graph(lambda: self._sweep(staged, bucket), self._model.device, self._pool)
+            graph = self._graphs[bucket] = self._record(staged, bucket)
         if graph is None:
             self._graphs[bucket] = None  # once seen: everything it needs is compiled, and the next time it is worth recording
             self._sweep(staged, bucket)
         else:
             graph()
         return bucket.shape, staged
+
+    def _record(self, staged: Staged, bucket: Bucket) -> Recorded:
+        model, run = self._model, partial(self._sweep, staged, bucket)
+        if isinstance(model.residency, StreamedLayers):
+            return CutGraph(run, model, model.residency.placement.streamed_layers, model.device, self._pool)
+        return Graph(run, model.device, self._pool)
 
     def _bucket(self, decoding: Facts, prompts: Facts, *, greedy: bool) -> Bucket:
         most = self._table.shape[1] * self._cache.page_size

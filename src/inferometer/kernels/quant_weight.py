@@ -87,6 +87,12 @@ class QuantWeight:
         moved = {name: None if t is None else t.to(device) for name, t in (("zero", self.zero), ("order", self.order))}
         return replace(self, data=self.data.to(device), scale=self.scale.to(device), zero=moved["zero"], order=moved["order"])
 
+    def empty_on(self, device: torch.device | str) -> QuantWeight:
+        """One like it on a device, its numbers uninitialised."""
+        made = {name: None if t is None else torch.empty_like(t, device=device) for name, t in (("zero", self.zero), ("order", self.order))}
+        data, scale = torch.empty_like(self.data, device=device), torch.empty_like(self.scale, device=device)
+        return replace(self, data=data, scale=scale, zero=made["zero"], order=made["order"])
+
     def rows(self, start: int, stop: int) -> QuantWeight:
         """Some of its outputs; a view."""
         zero = None if self.zero is None else self.zero[start:stop]

@@ -19,11 +19,11 @@ from inferometer.kernels.rotary_write import rotary_write, rotate
 from inferometer.kernels.support import usable
 from inferometer.model.spec import ModelSpec
 from inferometer.nn.batch import CachedRows, RaggedBatch
-from inferometer.nn.brought_pages import BroughtPages, Part
 from inferometer.nn.cache import PagedCache
 from inferometer.nn.invariant_attention import InvariantPages, TokenByToken
 from inferometer.nn.numerics import Numerics
 from inferometer.nn.paged_attention import PagedPlan, attend_pages, plan_pages
+from inferometer.nn.parts import Part, Parts
 from inferometer.nn.segments import Segment, attend_segments, plan_segments
 
 
@@ -47,7 +47,7 @@ class SweepContext:
     cache: PagedCache | None
     rows: CachedRows | None
     spans: tuple[tuple[slice, slice], ...] | None = None
-    parts: BroughtPages | None = None
+    parts: Parts | None = None
     of: Callable[[Part], SweepContext] = field(default=_whole)
 
 

@@ -13,7 +13,7 @@ from inferometer.kernels.embed import Entries, Tokens
 from inferometer.nn.upload import upload
 
 if TYPE_CHECKING:
-    from inferometer.nn.brought_pages import BroughtPages
+    from inferometer.nn.parts import Parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class CachedRows:
     places: Tensor
     apart: bool = False
     entries: Entries | None = None
-    brought: BroughtPages | None = None
+    brought: Parts | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from torch import Tensor
 from inferometer.kernels.kv_scaled import KV_LARGEST
 from inferometer.model.spec import ModelSpec
 from inferometer.nn.cache import PagedCache, zeros
-from inferometer.nn.pinned import pinned
+from inferometer.nn.host_buffer import HostBuffer
 
 SLOTS = 3
 """Of the ring: while one is attended to, the next comes and the one before goes back."""
@@ -25,7 +25,7 @@ class TieredCache(PagedCache):
     `place` says. One block table thus leads to pages on both sides.
 
     keys, values: as in PagedCache, of the resident pages. host_keys, host_values: the same of the pages on the host.
-    Raises ValueError for 8 bits, whose scales would have to come as well.
+    Raises ValueError for 8 bits, whose scales would have to come as well, UserError where the host has too little memory.
     """
 
     def __init__(
@@ -58,13 +58,18 @@ class TieredCache(PagedCache):
         shape = (spec.layers, resident * page_size, *heads)
         self.keys, self.values = (memory[: own * page_size].view(shape) for memory in (self._all_keys, self._all_values))
         elsewhere = (2, spec.layers, (pages - resident) * page_size, *heads)
-        self._host = pinned((pages - resident) * self.page_bytes(spec, dtype, page_size), device)
-        self.host_keys, self.host_values = self._host.view(dtype).view(elsewhere).unbind(0)
+        self._buffer = HostBuffer((pages - resident) * self.page_bytes(spec, dtype, page_size), device)
+        self.host_keys, self.host_values = self._buffer.tensor.view(dtype).view(elsewhere).unbind(0)
 
     @property
     def nbytes(self) -> int:
         """Bytes of all pages."""
-        return self.keys.nbytes + self.values.nbytes + self._host.nbytes
+        return self.keys.nbytes + self.values.nbytes + self.host_keys.nbytes + self.host_values.nbytes
+
+    def close(self) -> None:
+        """Lets go of the host's memory. No copy may be under way."""
+        self.host_keys, self.host_values = self.host_keys[:0], self.host_values[:0]
+        self._buffer.close()
 
     def layer(self, layer: int) -> tuple[Tensor, Tensor]:
         """From the layer's first page to the end of the slots."""

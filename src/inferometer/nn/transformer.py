@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -19,13 +20,14 @@ from inferometer.nn.attention import sweep_context
 from inferometer.nn.batch import RaggedBatch
 from inferometer.nn.cache import PagedCache
 from inferometer.nn.few_tokens import FewTokens
+from inferometer.nn.flat_layer import FlatLayer
 from inferometer.nn.formats.layout import Layouts
 from inferometer.nn.head import Head, padded_rows
 from inferometer.nn.layers import Layer, Norm
 from inferometer.nn.linear import Linear
 from inferometer.nn.numerics import Numerics
 from inferometer.nn.product_choice import ProductChoice
-from inferometer.nn.residency import AllResident, Residency
+from inferometer.nn.residency import AllResident, LayerMemory, Residency
 from inferometer.nn.rotary import RotaryEmbedding
 from inferometer.nn.segments import attention_kernels
 from inferometer.nn.stream import Stream
@@ -83,6 +85,7 @@ class Transformer(nn.Module):
 
     numerics: how sums are taken; a model of invariant numerics is packed (`pack`) before it runs.
     quantised: which matrices are kept in few bits, by name; their parameters are then shapes without numbers.
+    layer_memory: where layers that are not always on the device are while they run; `residency` is then to be set before a sweep.
 
     Memory is taken at construction on `device` in `dtype`; raises torch.OutOfMemoryError where there is too little, ModelError for a
     spec that is only estimated.
@@ -95,6 +98,7 @@ class Transformer(nn.Module):
         dtype: torch.dtype,
         numerics: Numerics = Numerics.FASTEST,
         quantised: Layouts | None = None,
+        layer_memory: LayerMemory | None = None,
     ) -> None:
         super().__init__()
         if spec.unrun is not None:
@@ -109,22 +113,30 @@ class Transformer(nn.Module):
             self.pooler = Linear(spec.hidden, spec.hidden, bias=True) if spec.pooler else None
             self.head = None if spec.encoder else Head(spec)
         self.to(dtype)
-        self._allocate(device, quantised or {})
+        self._allocate(device, quantised or {}, layer_memory)
         self.rotary = RotaryEmbedding(spec.positions, spec.head_size, device) if isinstance(spec.positions, Rotary) else None
         self.residency: Residency = AllResident()
         self.few_tokens: FewTokens | None = None
         self.eval()
 
-    def _allocate(self, device: torch.device, quantised: Layouts) -> None:
+    def _allocate(self, device: torch.device, quantised: Layouts, layer_memory: LayerMemory | None) -> None:
         """Takes the memory of all parameters. Raises KeyError for the name of a matrix that is none of a linear map."""
         for name, layout in quantised.items():
             linear = self.get_submodule(name.removesuffix(".weight"))
             assert isinstance(linear, Linear)
-            linear.quant = layout.empty(linear.weight.shape[0], linear.weight.shape[1], device)
+            linear.quant = layout.empty(linear.weight.shape[0], linear.weight.shape[1], "meta")
+        flat = [FlatLayer.of(layer) for layer in self.layers]
+        memory: Sequence[Tensor | None] = [None] * len(flat)
+        if layer_memory is not None:
+            memory = layer_memory([each.nbytes for each in flat])
+        placed: set[nn.Module] = set()
+        for layer, form, lent in zip(self.layers, flat, memory, strict=True):
+            if lent is not None:
+                form.bind(layer, lent)
+                placed.update(layer.modules())
         for module in self.modules():
-            for name, parameter in module.named_parameters(recurse=False):
-                if not (name == "weight" and isinstance(module, Linear) and module.quant is not None):
-                    setattr(module, name, nn.Parameter(torch.empty_like(parameter, device=device), requires_grad=False))
+            if module not in placed:
+                _materialise(module, device)
 
     @property
     def quantised(self) -> dict[str, QuantWeight]:
@@ -149,15 +161,20 @@ class Transformer(nn.Module):
         """Where inputs are expected."""
         return self.embedding.token.weight.device
 
+    @property
+    def resident(self) -> bool:
+        """Whether every layer is always on the device."""
+        return isinstance(self.residency, AllResident)
+
     def pack(self) -> None:
         """Puts the layers' matrices into the layout that the CPU's matrix instructions read, in place of the plain one, and readies the
         kernels for sweeps of few tokens. To be called once the weights are there.
 
-        From then on `state_dict` holds only the shapes of what was packed. Does nothing on other devices.
+        From then on `state_dict` holds only the shapes of what was packed. Does nothing on other devices, and for layers that come and go.
         With invariant numerics it also finds out, on any device, how products can be taken so that no row's bits depend on others.
         """
         for module in self.modules():
-            if isinstance(module, Linear):
+            if isinstance(module, Linear) and self.resident:
                 module.pack()
         if self.numerics is Numerics.INVARIANT:
             self._choose_products()
@@ -247,3 +264,13 @@ class Transformer(nn.Module):
             raise ValueError("this model has no pooler")
         first = batch.last_tokens - upload(batch.query_lengths, torch.int64, hidden.device) + 1
         return torch.tanh(self.pooler(hidden[first]))
+
+
+def _materialise(module: nn.Module, device: torch.device) -> None:
+    """Gives a module's own weights memory."""
+    quant = module.quant if isinstance(module, Linear) else None
+    if isinstance(module, Linear) and quant is not None:
+        module.quant = quant.empty_on(device)
+    for name, parameter in module.named_parameters(recurse=False):
+        if not (name == "weight" and quant is not None):
+            setattr(module, name, nn.Parameter(torch.empty_like(parameter, device=device), requires_grad=False))

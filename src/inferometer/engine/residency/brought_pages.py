@@ -4,51 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from inferometer.nn.batch import CachedRows, RaggedBatch
+from inferometer.engine.residency.link import Link, Mark
 from inferometer.nn.chunk import Chunk, Run
-from inferometer.nn.copying import Copier, Mark, Pair
+from inferometer.nn.parts import Part
 from inferometer.nn.tiered_cache import TieredCache
 from inferometer.nn.upload import upload
 
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Neighbouring sequences of a sweep while a layer attends to them. sequences, tokens: their slices of the sweep's.
-
-    table: int32 (sequences, pages of the longest). places: int64 (tokens,). Both in the numbers that pages have in this layer.
-    """
-
-    sequences: slice
-    tokens: slice
-    table: Tensor
-    places: Tensor
-
-    def of(self, batch: RaggedBatch) -> RaggedBatch:
-        """That part of the sweep's batch, as a batch."""
-        rows, ours = batch.rows, self.sequences
-        assert rows is not None
-        starts = rows.starts[ours.start : ours.stop + 1]
-        return RaggedBatch(
-            token_ids=batch.token_ids[self.tokens],
-            positions=batch.positions[self.tokens],
-            query_lengths=batch.query_lengths[ours],
-            context_lengths=batch.context_lengths[ours],
-            rotary_lengths=batch.rotary_lengths[self.tokens],
-            rows=CachedRows(
-                table=self.table,
-                seats=torch.arange(self.table.shape[0], dtype=torch.int32, device=self.table.device),
-                contexts=rows.contexts[ours],
-                starts=starts - starts[0],
-                places=self.places,
-                apart=rows.apart,
-            ),
-        )
+Pair = tuple[Tensor, Tensor]
+"""Where to, and what."""
 
 
 class PageTraffic:
@@ -57,7 +25,7 @@ class PageTraffic:
     bytes_in, bytes_out: what was queued so far.
     """
 
-    def __init__(self, cache: TieredCache, inward: Copier, outward: Copier) -> None:
+    def __init__(self, cache: TieredCache, inward: Link, outward: Link) -> None:
         self.cache = cache
         self.bytes_in = self.bytes_out = 0
         self._inward, self._outward = inward, outward
@@ -76,25 +44,21 @@ class PageTraffic:
         after = [mark for mark in (self._free.get(slot), self._home.get(layer)) if mark is not None]
         pairs = [pair for run in runs for pair in zip(self.cache.staged(slot, run.place, run.count), self._of(layer, run), strict=True)]
         self.bytes_in += _bytes(pairs)
-        return slot, self._inward.copy(pairs, after)
-
-    def wait(self, mark: Mark) -> None:
-        """The computation goes on behind the mark."""
-        self._inward.wait(mark)
+        return slot, _copied(self._inward, pairs, after)
 
     def release(self, slot: int, layer: int, runs: Sequence[Run]) -> None:
         """All that reads the slot is launched; queues the copies of what was written there."""
-        mark = self._outward.mark()
+        mark = self._outward.computed()
         if runs:
             pairs = [pair for run in runs for pair in zip(self._of(layer, run), self.cache.staged(slot, run.place, run.count), strict=True)]
             self.bytes_out += _bytes(pairs)
-            mark = self._home[layer] = self._outward.copy(pairs, (mark,))
+            mark = self._home[layer] = _copied(self._outward, pairs, (mark,))
         self._free[slot] = mark
 
     def close(self) -> None:
         """The host waits until nothing is under way: before memory goes."""
-        self._inward.close()
-        self._outward.close()
+        for link in (self._inward, self._outward):
+            link.copied().wait()
 
     def _of(self, layer: int, run: Run) -> tuple[Tensor, Tensor]:
         return self.cache.home(layer, run.page, run.count)
@@ -140,14 +104,11 @@ class BroughtPages:
         ]
 
     def come(self, layer: int) -> Iterator[Part]:
-        """The layer's parts, each as its pages are in place. A part is done with when the next one is asked for.
-
-        Layers come in order, each once.
-        """
+        """As `Parts.come`."""
         cache = self._traffic.cache
         for number, chunk in enumerate(self._chunks):
             slot, arrived = self._ahead.popleft()
-            self._traffic.wait(arrived)
+            arrived.hold()
             yield Part(chunk.sequences, chunk.tokens, *self._numbers[number].counted_from(cache.place(slot, layer), cache.page_size))
             self._traffic.release(slot, layer, chunk.written)
             self._bring(1)
@@ -158,6 +119,15 @@ class BroughtPages:
             layer, number = divmod(self._asked, each)
             self._ahead.append(self._traffic.bring(layer, self._chunks[number].brought))
             self._asked += 1
+
+
+def _copied(link: Link, pairs: Sequence[Pair], after: Sequence[Mark]) -> Mark:
+    """Queues copies behind what they wait for; the mark behind them."""
+    for mark in after:
+        link.after(mark)
+    for target, source in pairs:
+        link.copy(target, source)
+    return link.copied()
 
 
 def _bytes(pairs: Sequence[Pair]) -> int:
