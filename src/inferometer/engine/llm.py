@@ -103,7 +103,7 @@ class LLM:
         if not isinstance(deterministic, bool):
             raise UserError(f"deterministic must be True or False, not {deterministic!r}")
         self.admission = admission_of(admission, group_size, num_groups)
-        storage = Storage.of(offload, percent, host_memory, disk)
+        self._storage = storage = Storage.of(offload, percent, host_memory, disk)
         if storage.offload.pages:
             raise UserError("--offload pages is not run; leave it out, or stream more weights to have room for pages on the GPU")
         self.device = resolve_device(device)

@@ -34,6 +34,11 @@ class StreamedLayers:
         self._next = 0
         self._open = True
 
+    @property
+    def host_bytes(self) -> int:
+        """The host's memory that the layers take, and what they pass through."""
+        return self._homes.host_bytes
+
     def acquire(self, layer: int) -> None:
         """See nn.residency.Residency. Raises DiskError where the layer's file was not read."""
         if layer not in self._place:
