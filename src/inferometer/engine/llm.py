@@ -205,11 +205,18 @@ class LLM:
 
         prompts: a text, texts, or lists of token ids. params: for all, or one a prompt. Raises UserError for an impossible request.
         """
-        completions: dict[int, Completion] = {}
-        for stream, _, _, completion in self._run(self._checked(prompts, params)):
-            if completion is not None:
-                completions[stream.prompt] = completion
-        return [completions[index] for index in sorted(completions)]
+        return [completion for _, completion in sorted(self.completions(prompts, params), key=lambda ended: ended[0])]
+
+    def completions(
+        self, prompts: Prompts, params: SamplingParams | Sequence[SamplingParams] = SamplingParams()
+    ) -> Generator[tuple[int, Completion], None, None]:
+        """As `generate`, but yields each completion, behind the place of its prompt, as it ends. Checked and closed as `stream`."""
+        return self._completions(self._checked(prompts, params))
+
+    def check(self, prompt: str | Sequence[int], params: SamplingParams) -> list[int]:
+        """The token ids of a prompt that could run. Raises UserError for one that could not, before any runs."""
+        (request,) = self._checked([prompt], params)  # type: ignore[arg-type]  # a list of one of the two
+        return list(request.prompt_token_ids)
 
     def stream(
         self, prompts: Prompts, params: SamplingParams | Sequence[SamplingParams] = SamplingParams()
@@ -275,6 +282,12 @@ class LLM:
         for request in requests:
             engine.check(request)
         return requests
+
+    def _completions(self, requests: list[Request]) -> Generator[tuple[int, Completion], None, None]:
+        with closing(self._run(requests)) as tokens:
+            for stream, _, _, completion in tokens:
+                if completion is not None:
+                    yield stream.prompt, completion
 
     def _streamed(self, requests: list[Request]) -> Generator[StreamedToken, None, None]:
         with closing(self._run(requests)) as tokens:

@@ -126,7 +126,9 @@ class FewTokens:
         """Whether `sweep` can run the batch."""
         if cache is None or cache.key_scales is not None:
             return False
-        return batch.rows is not None and batch.token_ids.shape[0] <= self._library.most_tokens
+        if batch.rows is None or batch.rows.brought is not None:
+            return False
+        return batch.token_ids.shape[0] <= self._library.most_tokens
 
     def sweep(self, x: Tensor, batch: RaggedBatch, cache: PagedCache, rotation: tuple[Tensor, Tensor] | None) -> Tensor:
         """x (tokens, hidden), embedded, through all layers and the final norm: the hidden states, where x was.

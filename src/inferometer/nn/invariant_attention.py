@@ -30,8 +30,7 @@ class InvariantPages:
         """Attention of query (tokens, heads, head_size) to the keys in the pages: (tokens, heads * head_size)."""
         return invariant_attention(
             query,
-            cache.keys[layer],
-            cache.values[layer],
+            *cache.layer(layer),
             rows.table,
             rows.seats,
             rows.starts,
@@ -91,7 +90,7 @@ class TokenByToken:
             else:
                 assert cache is not None
                 # Side by side, wherever the pages lie: so that every token finds its keys at equally aligned addresses.
-                k, v = (_gathered(held[layer], span.pages, cache.page_size) for held in (cache.keys, cache.values))
+                k, v = (_gathered(held, span.pages, cache.page_size) for held in cache.layer(layer))
             first = span.context - (span.tokens.stop - span.tokens.start)
             for i, token in enumerate(range(span.tokens.start, span.tokens.stop)):
                 out[token] = self._one(query[token], k[: first + i + 1], v[: first + i + 1], scale)

@@ -57,7 +57,8 @@ def attend_pages(
     fresh: those, where they have yet to go there; only if all sequences run one token.
     Returns (tokens, heads * head_size).
     """
-    keys, values, first = cache.keys[layer], cache.values[layer], plan.decoding
+    keys, values = cache.layer(layer)
+    first = plan.decoding
     outputs = []
     if first:
         outputs.append(
