@@ -85,7 +85,7 @@ H100: dict[str, object] = {"sequence_length": 512, "decode_length": 32, "dtype":
 
 def test_a_step_waits_for_the_link_and_its_bound_says_so() -> None:
     held, away = (estimate("opt-6.7b", "h100-sxm", batch_size=128, offload=offload, **H100) for offload in (None, "weights"))  # type: ignore[arg-type]
-    layers = 32 * 402_739_200
+    layers = 32 * 402_759_680
     assert away.decode_token_ms == pytest.approx(1e3 * layers / (63.0e9 * 0.82), rel=0.01)
     assert away.bound["decode_token_ms"] == pytest.approx(1e3 * layers / 63.0e9, rel=0.01)
     assert (held.bound["binds"]["decode_token_ms"], away.bound["binds"]["decode_token_ms"]) == ("memory", "link")
@@ -95,7 +95,7 @@ def test_a_step_waits_for_the_link_and_its_bound_says_so() -> None:
     assert away.j_per_token is not None
     assert held.j_per_token is not None
     assert away.j_per_token > held.j_per_token
-    assert away.memory.weights == held.memory.weights - 30 * 402_739_200
+    assert away.memory.weights == held.memory.weights - 30 * 402_759_680
 
 
 def test_the_diagonal_uses_the_link_while_prompts_run() -> None:

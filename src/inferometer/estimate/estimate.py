@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Literal
 
 from inferometer.estimate.answer import PHASES, Estimate, Phase, PhaseEstimate
+from inferometer.estimate.beside_link import prompt_tokens
 from inferometer.estimate.bound import mean_bound
 from inferometer.estimate.cost import mean_cost
 from inferometer.estimate.deployment import Deployment
@@ -19,7 +20,6 @@ from inferometer.estimate.memory import Memory, is_cpu, memory
 from inferometer.estimate.power import power
 from inferometer.estimate.request import Request, resolve
 from inferometer.estimate.run import Total, forward_step, prefill_step
-from inferometer.estimate.streaming import prompt_tokens
 from inferometer.hardware.calibration import Calibration
 from inferometer.hardware.device import DeviceSpec
 from inferometer.model.description import ModelDescription

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from inferometer.estimate.beside_link import prompt_tokens
 from inferometer.estimate.cost import Cost
 from inferometer.estimate.deployment import Deployment
 from inferometer.estimate.host_stream import HostStream
 from inferometer.estimate.run import Total
-from inferometer.estimate.streaming import prompt_tokens
 from inferometer.model.step import Share, Step, decode_equal, prefill
 
 Order = Literal["zigzag", "diagonal", "row"]
