@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
+from functools import cached_property
 from math import inf
 from numbers import Real
 from operator import index
@@ -15,16 +17,20 @@ from typing import TYPE_CHECKING, Literal, Self
 import torch
 
 from inferometer.engine.device import resolve_device, resolve_dtype, resolve_kv_dtype, resolve_numerics
-from inferometer.engine.engine import PAGE_SIZE, SEATS, SWEEP_TOKENS, Engine
+from inferometer.engine.engine import LONGEST, PAGE_SIZE, SEATS, Engine
 from inferometer.engine.memory import activation_bytes, check_weights, page_budget
+from inferometer.engine.page_room import UNASKED_BYTES, PageRoom, share_pages
 from inferometer.engine.pooling import Pooling, pool, read_pooling
+from inferometer.engine.residency.disk_reader import least_bytes
 from inferometer.engine.residency.load import load_streamed
 from inferometer.engine.residency.storage import DeviceRoom, Storage, resident_beside_layers
 from inferometer.engine.residency.streamed import StreamedLayers
 from inferometer.engine.sampler import check
+from inferometer.engine.streamed_sweeps import over_the_link, sweep_tokens_for, tokens_beside_the_link
 from inferometer.engine.text_stream import TextStream
 from inferometer.engine.tuning import SECONDS, tune
-from inferometer.errors import UserError
+from inferometer.errors import PointlessWarning, UserError
+from inferometer.hardware.host_memory import free_host_bytes
 from inferometer.model.description import describe, with_weights
 from inferometer.model.families import family
 from inferometer.model.quantisation import check_quantize, read_quantisation, resolve_quantize
@@ -35,6 +41,7 @@ from inferometer.nn.formats.stored import QuantisedSource, stored_layouts
 from inferometer.nn.load import load, open_source
 from inferometer.nn.names import fitted
 from inferometer.nn.numerics import Numerics
+from inferometer.nn.tiered_cache import slot_pages_for, slots_bytes
 from inferometer.nn.transformer import Transformer
 from inferometer.schedule.admission import admission as admission_of
 from inferometer.schedule.completion import Completion, StreamedToken
@@ -62,7 +69,8 @@ class LLM:
     admission: which requests enter at which sweep: "continuous" (as room comes free), "zigzag" (a block of num_groups groups of
     group_size requests enters and leaves together), "diagonal" (a group enters at every sweep), "row" (one group at a time). All give
     the same tokens.
-    offload: "weights" or "weights:FRACTION": that share of the layers' bytes comes to the device for as long as a layer runs. percent:
+    offload: "weights" or "weights:FRACTION": that share of the layers' bytes comes to the device for as long as a layer runs; "pages": the
+    KV cache lies in the host's memory, and comes as well; both with a comma between. percent:
     instead, FlexGen's six numbers: percent of weights on the GPU and the host (the rest is on the disk), of the cache, of activations.
     host_memory: GiB of the host that these may take. disk: a folder for the weights that it has no room for.
     gpu_memory: GiB that weights, cache and activations may take together on the GPU (on the CPU: the cache); None for
@@ -104,13 +112,13 @@ class LLM:
             raise UserError(f"deterministic must be True or False, not {deterministic!r}")
         self.admission = admission_of(admission, group_size, num_groups)
         self._storage = storage = Storage.of(offload, percent, host_memory, disk)
-        if storage.offload.pages:
-            raise UserError("--offload pages is not run; leave it out, or stream more weights to have room for pages on the GPU")
         self.device = resolve_device(device)
         numerics = resolve_numerics(self.device, deterministic=deterministic)
         resolve_dtype(dtype, self.device, None)  # a wrong --dtype is told before any file is opened
         check_quantize(quantize)
         narrow = resolve_kv_dtype(kv_dtype, deterministic=deterministic)
+        if storage.offload.pages and narrow is not None:
+            raise UserError(f"--kv-dtype {kv_dtype} keeps all pages on the device; leave it out, or leave out --offload pages")
         described = describe(None if model is None else str(model), config_only=weights == "dummy", revision=revision)
         self.description = described if weights == "dummy" else with_weights(described, revision=revision)
         self.weight_format = weights_in = resolve_quantize(quantize, read_quantisation(self.description.config, self.description.name))
@@ -146,7 +154,7 @@ class LLM:
             tokenizer = "byte"
         self.tokenizer = load_tokenizer(self.description.path if tokenizer is None else tokenizer)
         self.seed = seed
-        self._gpu_memory, self._memory_fraction = gpu_memory, memory_fraction
+        self._gpu_memory, self._memory_fraction, self._storage = gpu_memory, memory_fraction, storage
         self._engine: Engine | None = None
         self._requests = 0
         self._inboxes: dict[int, deque[Emission]] = {}  # of the requests that an iterator waits for: one an iterator
@@ -159,9 +167,59 @@ class LLM:
         if self._engine is None:
             # Before memory is measured and sweeps are recorded. Where the link sets the time of a step no launch is worth measuring.
             tune(self.model, seconds=SECONDS if self.model.resident else 0.0)
-            pages = self.room(seats=SEATS, sweep_tokens=SWEEP_TOKENS)
-            self._engine = Engine(self.model, pages=pages, admission=self.admission, kv_dtype=self.kv_dtype)
+            sweep_tokens = sweep_tokens_for(self.prompts_beside, SEATS)
+            room = self.page_room(seats=SEATS, sweep_tokens=sweep_tokens)
+            self._engine = Engine(
+                self.model,
+                pages=room.pages,
+                device_pages=room.device,
+                sweep_tokens=sweep_tokens,
+                admission=over_the_link(self.admission, self.prompts_beside),
+                kv_dtype=self.kv_dtype,
+            )
         return self._engine
+
+    @cached_property
+    def prompts_beside(self) -> int | None:
+        """Prompt tokens that the device computes while a sweep's weights come in; None where none come, or nobody knows."""
+        return tokens_beside_the_link(self.model, self.weight_format)
+
+    def page_room(self, *, seats: int, sweep_tokens: int, wanted: int | None = None, device: int | None = None) -> PageRoom:
+        """Pages that both sides have room for now, beside sweeps of so many sequences and tokens; no more than `wanted`.
+
+        device: what `room` said of them, if it has been asked. Warns where all wanted would fit on the device, though some are to be
+        elsewhere. Raises UserError if there is room for none.
+        """
+        device = self.room(seats=seats, sweep_tokens=sweep_tokens) if device is None else device
+        share = self._storage.offload.pages
+        if not share:
+            return PageRoom(*[device if wanted is None else min(device, wanted)] * 2)
+        page = PagedCache.page_bytes(self.spec, self.kv_dtype, PAGE_SIZE)
+        longest = self.spec.context_limit or LONGEST
+        most = seats * -(-longest // PAGE_SIZE) if wanted is None else wanted
+        if most <= device:
+            message = "all pages of the KV cache fit on the device: bringing them in is pointless and slow; leave out --offload pages"
+            warnings.warn(message, PointlessWarning, stacklevel=2)
+        elsewhere = self._host_room_bytes // page
+        slot = slot_pages_for(self.spec, self.kv_dtype, PAGE_SIZE, longest=min(-(-longest // PAGE_SIZE), elsewhere), elsewhere=elsewhere)
+        beside = -(-slots_bytes(self.spec, self.kv_dtype, PAGE_SIZE, slot) // page)
+        if device < beside:
+            short = f"{beside * page / 2**30:.2f} GiB through which pages come, and {device * page / 2**30:.2f}"
+            raise UserError(f"--offload pages needs {short} are free on the device; raise --gpu-memory or stream more weights")
+        return share_pages(share, device - beside, elsewhere, most)
+
+    @property
+    def _host_room_bytes(self) -> int:
+        """What pages may take of the host's memory."""
+        free = int(free_host_bytes() * self._memory_fraction)
+        if self._storage.host_bytes is None:
+            return min(free, UNASKED_BYTES)
+        residency = self.model.residency
+        held = 0
+        if isinstance(residency, StreamedLayers):
+            layers = residency.placement.layers
+            held = residency.placement.host_bytes + max(least_bytes(), *(layer.bytes for layer in layers))  # as `Storage.place` keeps
+        return max(0, min(free, self._storage.host_bytes - held))
 
     def room(self, *, seats: int, sweep_tokens: int) -> int:
         """Pages of KV cache that the device has memory for now, beside sweeps of so many sequences and tokens.

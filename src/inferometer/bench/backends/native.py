@@ -16,10 +16,13 @@ from inferometer.bench.backends.opening import Opening
 from inferometer.bench.machine.memory import release_caches
 from inferometer.bench.records.failures import CacheTooSmallError
 from inferometer.engine.device import synchronise
-from inferometer.engine.engine import PAGE_SIZE, SEATS, SWEEP_TOKENS, Engine
+from inferometer.engine.engine import PAGE_SIZE, SEATS, Engine
 from inferometer.engine.invented import fill, invent
 from inferometer.engine.llm import LLM
-from inferometer.engine.tuning import tune
+from inferometer.engine.page_room import PageRoom
+from inferometer.engine.residency.streamed import StreamedLayers
+from inferometer.engine.streamed_sweeps import over_the_link, sweep_tokens_for
+from inferometer.engine.tuning import SECONDS, tune
 from inferometer.errors import UserError
 from inferometer.hardware.host_memory import free_host_bytes
 from inferometer.nn.batch import prompt_batch
@@ -67,23 +70,28 @@ class NativeBackend:
     pool of pages as large as a case needs.
 
     admission: how the rows of a batch are run; None for one block of them all, which prefills as a whole, decodes as a whole, and must
-    have pages for all rows together. sweep_tokens, lookahead: the engine's.
+    have pages for all rows together. sweep_tokens, lookahead: the engine's, None for its own.
     """
 
     name = "native"
     stack_version = __version__
 
     def __init__(
-        self, llm: LLM, admission: Admission | None = None, *, sweep_tokens: int = SWEEP_TOKENS, lookahead: int | None = None
+        self, llm: LLM, admission: Admission | None = None, *, sweep_tokens: int | None = None, lookahead: int | None = None
     ) -> None:
         self._llm = llm
         self._admission = admission
-        self._sweep_tokens = sweep_tokens
+        self._sweep_tokens = sweep_tokens_for(llm.prompts_beside, SEATS) if sweep_tokens is None else sweep_tokens
         self._lookahead = lookahead
+        residency = llm.model.residency
+        self._streamed = residency if isinstance(residency, StreamedLayers) else None
         self._weight_bytes = llm.model.weight_bytes
+        if self._streamed is not None:
+            placement = self._streamed.placement
+            self._weight_bytes -= placement.total_bytes - placement.device_bytes
         self._rooms: dict[int, _Room] = {}
         self._engine: Engine | None = None
-        tune(llm.model)
+        tune(llm.model, seconds=SECONDS if llm.model.resident else 0.0)
         self._sequences: list[Running] = []
         self._steps: list[Emissions] = []  # looked into when the clock stands
         self.phased = True
@@ -94,7 +102,7 @@ class NativeBackend:
     @property
     def resident_bytes(self) -> int:
         """Bytes of the weights and of the engine's pages."""
-        return self._weight_bytes + (0 if self._engine is None else self._engine.pages * self._engine.page_bytes)
+        return self._weight_bytes + (0 if self._engine is None else self._engine.device_pages * self._engine.page_bytes)
 
     def prepare(self, rows: int, tokens: int) -> None:
         """Takes as many pages as such a batch can come to use; raises CacheTooSmallError where there is no room.
@@ -106,13 +114,13 @@ class NativeBackend:
         self.abandon()
         if self.device.type == "cuda":
             release_caches(self.device)  # recorded graphs are part of cycles, and with them the pages of the batch before
-        admission = self._admission or Zigzag(rows, 1)
+        admission = over_the_link(self._admission or Zigzag(rows, 1), self._llm.prompts_beside)
         # The last token's keys are never written.
         each = -(-(tokens - 1) // PAGE_SIZE)
         least, most = _residents(admission, rows)
-        room = self._require_room(rows, least, tokens - 1, least * each)
-        self.phased = isinstance(admission, Zigzag) and most == rows and room >= rows * each
-        self._engine = self._made(min(most * each, room), rows, admission, prefix_caching=False)
+        room = self._require_room(rows, least, tokens - 1, least * each, most * each)
+        self.phased = isinstance(admission, Zigzag) and most == rows and room.pages >= rows * each
+        self._engine = self._made(room, rows, admission, prefix_caching=False)
 
     def reorder(self, admission: Admission | None) -> None:
         """Runs the batches that are prepared from now on under another admission."""
@@ -162,7 +170,17 @@ class NativeBackend:
     def page_use(self) -> PageUse | None:
         """The pages of the last batch; None where no cache was taken."""
         engine = self._engine
-        return None if engine is None else PageUse(engine.pages, engine.pages_peak, engine.page_size, engine.page_bytes)
+        if engine is None:
+            return None
+        return PageUse(engine.pages, engine.pages_peak, engine.page_size, engine.page_bytes, engine.device_pages)
+
+    @property
+    def link_bytes(self) -> int | None:
+        """Bytes that came over the link from the host so far, weights and pages; None where all is on the device."""
+        pages = 0 if self._engine is None else self._engine.page_traffic_bytes[0]
+        if self._streamed is None and (self._engine is None or self._engine.device_pages == self._engine.pages):
+            return None
+        return pages + (0 if self._streamed is None else self._streamed.brought_bytes)
 
     def finish(self) -> Sequence[Sequence[int]]:
         """The tokens of the batch, which ends; its pages are kept for the next."""
@@ -252,14 +270,15 @@ class NativeBackend:
         engine = self._running
         if not engine.prefix_caching:
             engine.close()
-            self._engine = engine = self._made(engine.pages, engine.seats, engine.admission, prefix_caching=True)
+            self._engine = engine = self._made(PageRoom(*[engine.pages] * 2), engine.seats, engine.admission, prefix_caching=True)
             fill(engine, engine.pages, seed=0)
         return engine
 
-    def _made(self, pages: int, rows: int, admission: Admission, *, prefix_caching: bool) -> Engine:
+    def _made(self, room: PageRoom, rows: int, admission: Admission, *, prefix_caching: bool) -> Engine:
         return Engine(
             self._llm.model,
-            pages=pages,
+            pages=room.pages,
+            device_pages=room.device,
             page_size=PAGE_SIZE,
             seats=rows,
             sweep_tokens=max(self._sweep_tokens, rows),
@@ -275,20 +294,23 @@ class NativeBackend:
             raise RuntimeError("a batch needs a cache prepared for it")
         return self._engine
 
-    def _require_room(self, rows: int, least: int, tokens: int, needed: int) -> int:
-        """Pages that there are for a batch of `rows`. Raises CacheTooSmallError if `needed`, for `least` rows, are more than that."""
-        room = 0
+    def _require_room(self, rows: int, least: int, tokens: int, needed: int, wanted: int) -> PageRoom:
+        """Pages for a batch of `rows`, no more than wanted. Raises CacheTooSmallError if `needed`, for `least` rows, are more than there is
+        room for."""
+        room = PageRoom(0, 0)
         # Room beside sweeps of few rows is measured once; only what fits there is worth the measurement with all of its rows.
         for seats in sorted({SEATS, max(SEATS, rows)}):
+            sweep_tokens = max(self._sweep_tokens, seats)
             try:
-                room = self._room(seats)
+                room = self._llm.page_room(seats=seats, sweep_tokens=sweep_tokens, wanted=wanted, device=self._room(seats))
             except UserError as error:
                 raise CacheTooSmallError(f"pages of KV cache: {needed} needed, 0 available; {error}") from error
-            if needed > room:
+            if needed > room.pages:
                 page = PagedCache.page_bytes(self._llm.spec, self._llm.kv_dtype, PAGE_SIZE)
                 raise CacheTooSmallError(
                     f"{least} x {tokens} tokens together need {needed} pages of KV cache ({needed * page / 2**30:.2f} GiB), "
-                    f"{room} ({room * page / 2**30:.2f} GiB) are available; use a smaller batch or length, or raise --gpu-memory"
+                    f"{room.pages} ({room.pages * page / 2**30:.2f} GiB) are available; "
+                    "use a smaller batch or length, or raise --gpu-memory"
                 )
         return room
 
