@@ -181,7 +181,7 @@ def _run(llm: Any, job: Job, order: str, link: LinkRates, calibration: Any) -> d
     from inferometer import SamplingParams
 
     generator = random.Random(0)
-    prompts = [[generator.randrange(4, 50000) for _ in range(job.prompts)] for _ in range(job.requests)]
+    prompts = [[generator.randrange(4, llm.spec.vocabulary) for _ in range(job.prompts)] for _ in range(job.requests)]
     llm.reorder(order, job.group_size, job.num_groups)
     engine = llm.engine
     warm = prompts[: min(job.requests, 4 * job.group_size)]
