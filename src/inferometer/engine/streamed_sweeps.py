@@ -8,13 +8,13 @@ import torch
 
 from inferometer.engine.engine import SWEEP_TOKENS
 from inferometer.engine.residency.streamed import StreamedLayers
+from inferometer.estimate.beside_link import prompt_tokens
 from inferometer.estimate.deployment import Deployment
 from inferometer.estimate.groups import HOST_SHARE
 from inferometer.estimate.layout import Layout
 from inferometer.estimate.limits import limits
 from inferometer.estimate.power import power
 from inferometer.estimate.stack import find_stack
-from inferometer.estimate.beside_link import prompt_tokens
 from inferometer.hardware.calibration import load_calibrations
 from inferometer.hardware.catalogue import find_device, match_driver_name
 from inferometer.hardware.detect import detect
