@@ -15,6 +15,7 @@ from inferometer.bench.backends.request import APIS, BenchRequest
 from inferometer.cli.options import (
     add_admission_options,
     add_model_options,
+    add_offload_options,
     add_sampling_options,
     at_least,
     positive_number,
@@ -63,6 +64,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_sampling_options(parser)
     add_admission_options(parser, default=None, meaning="a batch prefills as a whole, then decodes as a whole")
     add_model_options(parser)
+    add_offload_options(parser)
     output = parser.add_argument_group("output")
     output.add_argument("--json", action="store_true", help='print {"records": [...]} instead of tables')
     output.add_argument("--output", type=Path, metavar="FILE", help="append each record to FILE, one JSON object a line")
@@ -102,6 +104,10 @@ def run(arguments: argparse.Namespace) -> int:
         admission=arguments.admission,
         group_size=arguments.group_size,
         num_groups=arguments.num_groups,
+        offload=arguments.offload,
+        percent=None if arguments.percent is None else tuple(arguments.percent),
+        host_memory=arguments.host_memory,
+        disk=arguments.disk,
         seed=arguments.seed,
         url=arguments.url,
         api=arguments.api,

@@ -13,6 +13,7 @@ from inferometer.cli.options import (
     add_admission_options,
     add_format_options,
     add_model_options,
+    add_offload_options,
     add_sampling_options,
     at_least,
     sampling_params,
@@ -55,6 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_admission_options(parser, default="continuous", meaning="continuous")
     add_model_options(parser)
     add_format_options(parser)
+    add_offload_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document when all is done, instead of streaming")
 
 
@@ -129,6 +131,10 @@ def _open(arguments: argparse.Namespace) -> LLM:
         admission=arguments.admission,
         group_size=arguments.group_size,
         num_groups=arguments.num_groups,
+        offload=arguments.offload,
+        percent=arguments.percent,
+        host_memory=arguments.host_memory,
+        disk=arguments.disk,
         gpu_memory=arguments.gpu_memory,
         deterministic=arguments.deterministic,
         seed=arguments.seed,

@@ -38,6 +38,23 @@ def add_format_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--kv-dtype", default="auto", metavar="auto|fp8|int8", help="of the KV cache (default: as activations)")
 
 
+def add_offload_options(parser: argparse.ArgumentParser) -> None:
+    """What lives elsewhere than on the device."""
+    group = parser.add_argument_group("offloading: for models and caches that do not fit; the tokens are the same")
+    group.add_argument(
+        "--offload", metavar="WHAT", help="weights, weights:FRACTION, pages (the KV cache), or weights and pages with a comma between"
+    )
+    group.add_argument(
+        "--percent",
+        nargs=6,
+        type=int,
+        metavar=("W_GPU", "W_CPU", "C_GPU", "C_CPU", "A_GPU", "A_CPU"),
+        help="instead, FlexGen's six numbers: percent of weights, cache and activations on GPU and host; the rest of the weights on --disk",
+    )
+    group.add_argument("--host-memory", type=positive_number, metavar="GIB", help="most host memory to take for it (default: what is free)")
+    group.add_argument("--disk", metavar="DIR", help="folder for the weights that the host's memory has no room for")
+
+
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     """The sampling options that generate and bench have in common. Unset is None."""
     group = parser.add_argument_group("sampling (greedy unless one of these asks for more)")

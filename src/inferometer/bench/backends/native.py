@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 from typing import Final, Literal, cast
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from inferometer import __version__
 from inferometer.bench.backends.backend import Continuation, PageUse, Prompts
 from inferometer.bench.backends.opening import Opening
+from inferometer.bench.machine.link_rate import copy_rate
 from inferometer.bench.machine.memory import release_caches
 from inferometer.bench.records.failures import CacheTooSmallError
 from inferometer.engine.device import synchronise
@@ -50,6 +52,10 @@ def open_backend(opening: Opening) -> NativeBackend:
         tokenizer=request.tokenizer,
         quantize=request.quantize,
         kv_dtype=request.kv_dtype,
+        offload=request.offload,
+        percent=request.percent,
+        host_memory=request.host_memory,
+        disk=request.disk,
         gpu_memory=request.gpu_memory,
         deterministic=request.deterministic,
         seed=request.seed,
@@ -173,6 +179,11 @@ class NativeBackend:
         if engine is None:
             return None
         return PageUse(engine.pages, engine.pages_peak, engine.page_size, engine.page_bytes, engine.device_pages)
+
+    @cached_property
+    def link_copy_bytes_s(self) -> float | None:
+        """What plain copies over the link reach, measured now; None where there is none to the device."""
+        return copy_rate(self.device) if self.device.type == "cuda" else None
 
     @property
     def link_bytes(self) -> int | None:

@@ -32,6 +32,8 @@ class Workload(Protocol):
     def forward_only(self) -> bool: ...
     @property
     def loss(self) -> bool: ...
+    @property
+    def offload(self) -> str | None: ...
 
 
 def estimator_arguments(work: Workload, stack: str) -> dict[str, Any]:
@@ -47,4 +49,5 @@ def estimator_arguments(work: Workload, stack: str) -> dict[str, Any]:
         "stack": stack,
         "forward_only": work.forward_only,
         "loss": work.loss,
+        "offload": work.offload,
     }

@@ -91,7 +91,9 @@ class Record:
     """The answer to a case. Unknown is None. Times in milliseconds, one sample a run.
 
     Under an admission that lets some rows decode while others still prefill, only total_ms has a meaning. pages_peak: the most pages
-    of KV cache in use at once, page_size: the tokens of each. decode_only: there was no prompt but a cache filled at random, and the first
+    of KV cache in use at once, page_size: the tokens of each. sizes: bytes of the weights, of the cache when all is generated and of the
+    hidden states of as many tokens. link_gb_s: of what came from the host, over all measured runs; link_bound: the rate of plain copies
+    there, measured in the same process, and the share of it. decode_only: there was no prompt but a cache filled at random, and the first
     of decode_length steps attended over sequence_length tokens. study, part, column: where a study asked, None outside of one.
 
     Raises ValueError where decode_total differs from steps x decode_token, where throughput x latency differs from the tokens of a
@@ -119,6 +121,10 @@ class Record:
     admission: str | None = None
     group_size: int | None = None
     num_groups: int | None = None
+    offload: str | None = None
+    percent: str | None = None
+    host_memory_limit: int | None = None
+    disk: bool = False
     memory_limit: int | None = None
     deterministic: bool = False
     batch_size: int
@@ -147,7 +153,9 @@ class Record:
     peak_memory_bytes: PeakMemory = field(default_factory=PeakMemory)
     pages_peak: int | None = None
     page_size: int | None = None
+    sizes: Mapping[str, int] | None = None
     link_gb_s: float | None = None
+    link_bound: Mapping[str, float] | None = None
     energy: Mapping[str, Any] | None = None
     bound: Bound | None = None
     utilisation: Mapping[str, Any] | None = None
