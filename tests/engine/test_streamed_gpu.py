@@ -14,7 +14,11 @@ from inferometer.engine.engine import Engine
 from inferometer.schedule.request import Request
 from inferometer.schedule.sampling import SamplingParams
 
-pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::inferometer.errors.PointlessWarning")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore::inferometer.errors.PointlessWarning"),
+]
 PROMPTS = [tuple((7 * row + place) % 500 for place in range(5 + 11 * row)) for row in range(6)]
 
 
@@ -43,8 +47,6 @@ def runs(graphs: bool, **options: Any) -> list[list[tuple[int, float]]]:
 def test_every_run_gives_the_resident_models_tokens_and_log_probabilities(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, quantize: str | None, graphs: bool
 ) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("needs a GPU")
     monkeypatch.setattr("inferometer.engine.llm.tune", lambda model: 0)  # both sides with the launches of the table
     wanted = runs(graphs, dtype=dtype, quantize=quantize)
     for options in (
@@ -56,8 +58,6 @@ def test_every_run_gives_the_resident_models_tokens_and_log_probabilities(
 
 
 def test_a_load_keeps_to_the_gpus_limit() -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("needs a GPU")
     gc.collect()
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
