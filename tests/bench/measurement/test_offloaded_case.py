@@ -14,7 +14,6 @@ from inferometer.cli.main import main
 from inferometer.model.description import describe
 from tiny_models import tiny_model
 
-
 pytestmark = pytest.mark.filterwarnings("ignore::inferometer.errors.PointlessWarning")
 
 
