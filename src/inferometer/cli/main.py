@@ -6,12 +6,14 @@ import argparse
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
-from typing import NoReturn, Protocol, cast
+from typing import Any, NoReturn, Protocol, cast
 
 from inferometer import __version__
-from inferometer.errors import UserError
+from inferometer.errors import PointlessWarning, UserError
 
 # Each is a module of this package with `configure(parser)` and `run(arguments) -> exit code`.
 COMMANDS = {
@@ -98,7 +100,18 @@ def _dispatch(given: list[str]) -> int:
         arguments = parser(chosen).parse_args(given)
     except SystemExit as done:  # --help and --version
         return int(done.code or 0)
-    return _module(arguments.command).run(arguments)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", PointlessWarning)
+        warnings.showwarning = partial(_show, warnings.showwarning)
+        return _module(arguments.command).run(arguments)
+
+
+def _show(otherwise: Callable[..., None], message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+    """A warning of ours is one line, without the place in our source that it comes from."""
+    if issubclass(category, PointlessWarning):
+        print(f"inferometer: warning: {' '.join(str(message).split())}", file=sys.stderr)
+    else:
+        otherwise(message, category, *where, **more)
 
 
 def _module(name: str) -> Command:

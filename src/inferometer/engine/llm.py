@@ -320,6 +320,14 @@ class LLM:
         cache = PagedCache(self.spec, pages, PAGE_SIZE, self.device, self.kv_dtype)
         return self.model.sweep(paged_prompt(token_ids, PAGE_SIZE, self.device), cache)
 
+    def reorder(self, admission: str, group_size: int | None = None, num_groups: int | None = None) -> None:
+        """Drops all requests and runs what comes under another admission. Raises UserError for settings that mean nothing."""
+        order = admission_of(admission, group_size, num_groups)
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+        self.admission = order
+
     def close(self) -> None:
         """Drops all requests and frees the cache, and with it the weights that live elsewhere than on the device: a model that has such
         ones runs no longer."""

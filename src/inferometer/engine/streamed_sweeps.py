@@ -10,7 +10,7 @@ from inferometer.engine.engine import SWEEP_TOKENS
 from inferometer.engine.residency.streamed import StreamedLayers
 from inferometer.estimate.beside_link import prompt_tokens
 from inferometer.estimate.deployment import Deployment
-from inferometer.estimate.groups import HOST_SHARE
+from inferometer.estimate.host_stream import HOST_SHARE
 from inferometer.estimate.layout import Layout
 from inferometer.estimate.limits import limits
 from inferometer.estimate.power import power

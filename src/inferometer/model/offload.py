@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Final
 
 from inferometer.errors import UserError
 from inferometer.model.placement import SLOTS, Placement, share
@@ -56,10 +57,14 @@ class Offload:
         return Placement.of(layer_bytes, streamed_bytes=streamed, disk_bytes=wanted, slots=slots)
 
 
+NOWHERE_ELSE: Final = Offload()
+"""All on the device."""
+
+
 def read_offload(offload: str | None, percent: str | Sequence[int] | None = None) -> Offload:
     """The offloading that `--offload` or `--percent` asks for. Raises UserError, one line, for what makes no sense."""
     if percent is None:
-        return Offload() if offload is None else _named(offload)
+        return NOWHERE_ELSE if offload is None else _named(offload)
     if offload is not None:
         raise UserError("--percent says where everything lies; leave out --offload")
     return _six(percent)
