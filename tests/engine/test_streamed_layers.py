@@ -316,6 +316,6 @@ def test_a_file_that_was_cut_off_stops_the_sweep(from_disk: Transformer, tmp_pat
 def test_what_the_link_hides_need_not_be_recorded() -> None:
     assert not hides_launches(AllResident())
     homes = None
-    for megabytes, hides in ((400, True), (5, False)):
+    for megabytes, hides in ((400, True), (41, True), (39, False)):
         placement = Placement.of([megabytes << 20] * 4, streamed_bytes=(megabytes << 20) * 4)
         assert hides_launches(StreamedLayers(placement, homes, homes)) is hides  # type: ignore[arg-type]

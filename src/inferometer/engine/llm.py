@@ -28,7 +28,7 @@ from inferometer.engine.residency.streamed import StreamedLayers
 from inferometer.engine.sampler import check
 from inferometer.engine.streamed_sweeps import over_the_link, sweep_tokens_for, tokens_beside_the_link
 from inferometer.engine.text_stream import TextStream
-from inferometer.engine.tuning import SECONDS, tune
+from inferometer.engine.tuning import tune
 from inferometer.errors import PointlessWarning, UserError
 from inferometer.hardware.host_memory import free_host_bytes
 from inferometer.model.description import describe, with_weights
@@ -165,8 +165,7 @@ class LLM:
         if self.spec.encoder:
             raise UserError(f"{self.spec.name} is an encoder: it embeds text and does not generate; use a decoder model")
         if self._engine is None:
-            # Before memory is measured and sweeps are recorded. Where the link sets the time of a step no launch is worth measuring.
-            tune(self.model, seconds=SECONDS if self.model.resident else 0.0)
+            tune(self.model)  # before memory is measured and sweeps are recorded
             sweep_tokens = sweep_tokens_for(self.prompts_beside, SEATS)
             room = self.page_room(seats=SEATS, sweep_tokens=sweep_tokens)
             self._engine = Engine(

@@ -100,6 +100,9 @@ def _start(settings: ServerSettings, link: _Link) -> Callable[[], None]:
         quantize=settings.quantize,
         kv_dtype=settings.kv_dtype,
         gpu_memory=settings.gpu_memory,
+        offload=settings.offload,
+        host_memory=settings.host_memory,
+        disk=settings.disk,
         seed=settings.seed,
     )
     if llm.spec.encoder:

@@ -11,9 +11,9 @@ from inferometer.errors import UserError
 from inferometer.model.formats import NARROW_KV_DTYPES, QUANTIZED_FORMATS
 from inferometer.server.settings import ServerSettings, flag
 
-NO_VARIABLE = frozenset({"hostname", "seed", "device"})
+NO_VARIABLE = frozenset({"hostname", "seed", "device", "disk"})
 """HOSTNAME is set by shells and container runtimes to the machine's own name: who reads it listens where nobody asked for.
-SEED and DEVICE are names that anything may use."""
+SEED, DEVICE and DISK are names that anything may use."""
 
 POINTLESS: Mapping[str, str] = {
     "waiting_served_ratio": "prompts run in pieces beside the requests that generate, so that nobody is paused to let others in",
@@ -109,6 +109,9 @@ FLAGS: Sequence[Flag] = (
     Flag("drain_seconds", "how long open requests may go on after SIGTERM (default: 90)", _real, "S"),
     Flag("device", "where to run (default: the first GPU, else the CPU)", metavar="auto|cpu|cuda[:N]"),
     Flag("gpu_memory", "most memory to take on the device, in GiB", _real, "GIB"),
+    Flag("offload", "share of the layers' weights that comes from the host with every step", metavar="weights[:FRACTION]"),
+    Flag("host_memory", "most host memory for these weights, in GiB (default: what is free)", _real, "GIB"),
+    Flag("disk", "folder for the weights that the host's memory has no room for", metavar="DIR"),
     Flag("seed", "of dummy weights and of requests that bring none (default: 0)", _whole, "N"),
     Flag("validation_workers", "threads that tokenise (default: 2)", _whole, "N"),
     Flag("max_top_n_tokens", "largest top_n_tokens of a request (default: 20)", _whole, "N"),

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from inferometer.errors import UserError
+from inferometer.model.offload import read_offload
 
 MAX_INPUT_LENGTH = 1000
 MAX_TOTAL_TOKENS = 1512
@@ -23,7 +24,8 @@ class ServerSettings:
     drain_seconds: how long open requests may go on after SIGTERM. queue_seconds: how long a request may wait for its turn.
     stall_seconds: after so long without a step while work is pending, the server calls itself unhealthy. client_seconds: how long a
     client may take to send the head of a request, to send its body, or to read on.
-    payload_limit: most bytes of a request's body. gpu_memory: GiB on the device.
+    payload_limit: most bytes of a request's body. gpu_memory: GiB on the device. offload: weights that come to it for as long as a layer
+    runs; host_memory, disk: GiB and the folder that may hold them.
     Raises UserError, one line with the flag, for a value out of range and for limits that contradict each other.
     """
 
@@ -63,6 +65,9 @@ class ServerSettings:
     drain_seconds: float = 90.0
     device: str = "auto"
     gpu_memory: float | None = None
+    offload: str | None = None
+    host_memory: float | None = None
+    disk: str | None = None
     seed: int = 0
     validation_workers: int = 2
     max_top_n_tokens: int = 20
@@ -81,10 +86,12 @@ class ServerSettings:
         for name in ("port", "master_port"):
             if getattr(self, name) > 65535:
                 raise UserError(f"{flag(name)} must be at most 65535, not {getattr(self, name)}")
-        for name in ("queue_seconds", "stall_seconds", "client_seconds", "gpu_memory"):
+        for name in ("queue_seconds", "stall_seconds", "client_seconds", "gpu_memory", "host_memory"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise UserError(f"{flag(name)} must be above 0, not {value}")
+        if read_offload(self.offload).pages:
+            raise UserError("--offload pages is for batch jobs (inferometer generate --input): a server keeps its pages on the device")
         if not 0 <= self.watermark_gamma <= 1:
             raise UserError(f"--watermark-gamma must be from 0 to 1, not {self.watermark_gamma}")
         if not math.isfinite(self.watermark_delta):
