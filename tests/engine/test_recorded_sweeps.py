@@ -126,7 +126,7 @@ def test_recorded_sweeps_give_what_others_give(order: str, stream: list[tuple[in
 
 
 @pytest.mark.parametrize("params", [GREEDY, SamplingParams(do_sample=True, temperature=1.3), SamplingParams(repetition_penalty=1.5)])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(stream=st.lists(asked, min_size=2, max_size=14), least=st.integers(1, 6))
 def test_two_passes_give_what_one_gives(params: SamplingParams, stream: list[tuple[int, int, int, int | None]], least: int) -> None:
     """Prompts of more than so many tokens come behind those that decode: as a graph up to twice as many, kernel by kernel beyond."""

@@ -41,7 +41,10 @@ class PageTraffic:
         """Queues the next copy in: the slot it goes to, and the mark behind it."""
         slot = self._turn % self.cache.slots
         self._turn += 1
-        after = [mark for mark in (self._free.get(slot), self._home.get(layer)) if mark is not None]
+        # A slot that was never used may be memory that something else has just given back.
+        after = [self._free.get(slot) or self._inward.computed()]
+        if layer in self._home:
+            after.append(self._home[layer])
         pairs = [pair for run in runs for pair in zip(self.cache.staged(slot, run.place, run.count), self._of(layer, run), strict=True)]
         self.bytes_in += _bytes(pairs)
         return slot, _copied(self._inward, pairs, after)
