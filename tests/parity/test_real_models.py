@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import numpy
@@ -11,7 +12,12 @@ from models import all_logits, greedy  # type: ignore[import-not-found]
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from inferometer import LLM, SamplingParams
+from inferometer.model.config import read_spec
+from inferometer.model.families import family_for
+from inferometer.model.gguf import gguf_config
 from inferometer.model.store import locate
+from inferometer.nn.export import hf_state
+from inferometer.nn.gguf import GgufSource
 
 pytestmark = pytest.mark.real
 
@@ -35,6 +41,18 @@ def llm() -> LLM:
 def reference() -> PreTrainedModel:
     path = _located("smollm2-135m")
     return AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32).eval()
+
+
+def test_every_tensor_equals_what_transformers_reads(reference: PreTrainedModel) -> None:
+    path = _located("smollm2-135m")
+    config = gguf_config(path)
+    expected = dict(reference.named_parameters())
+    with closing(GgufSource(path)) as source:
+        names = set()
+        for name, tensor in hf_state(source, read_spec(config, "m"), family_for(config), dtype=torch.float32):
+            assert torch.equal(tensor, expected[name]), name
+            names.add(name)
+    assert names == expected.keys()
 
 
 def test_the_capital_of_france(llm: LLM) -> None:
