@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from kernels.rank_processes import run_ranks
 from torch import Tensor
 
 from inferometer.kernels.mailbox import ABSENT, Mailbox
 from inferometer.kernels.norm import NormWeights
 from inferometer.kernels.rank_sum import rank_sum, rank_sum_norm, rank_sum_norm_torch, rank_sum_torch, sums, sums_rows
 from inferometer.model.spec import NormKind
+from kernels.rank_processes import run_ranks
 
 EPSILON = 1e-5
 
@@ -72,7 +72,9 @@ class TestInterpreted:
             torch.testing.assert_close(got[0].double(), exact, equal_nan=True, rtol=1e-2, atol=2e-2)
         assert all(bool((words == ABSENT).all()) for _, words in found)
 
-    @pytest.mark.parametrize(("kind", "dtype", "hidden"), [("layer", torch.bfloat16, 80), ("rms", torch.float16, 64), ("rms", torch.float32, 36)])
+    @pytest.mark.parametrize(
+        ("kind", "dtype", "hidden"), [("layer", torch.bfloat16, 80), ("rms", torch.float16, 64), ("rms", torch.float32, 36)]
+    )
     def test_with_residual_and_norm(self, kind: NormKind, dtype: torch.dtype, hidden: int) -> None:
         rows = [1, 5, 2, 1, 4]
         found: list[Any] = run_ranks(add_and_norm, 2, 128, 2, rows, hidden, dtype, kind)

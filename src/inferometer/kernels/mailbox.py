@@ -58,7 +58,7 @@ class Mailbox:
 
     def holds(self, rows: int, words: int) -> bool:
         """Whether one launch exchanges so many rows of so many words each."""
-        return 0 < words and -(-rows // self.programs) * words <= self.room
+        return words > 0 and -(-rows // self.programs) * words <= self.room
 
     @classmethod
     def shape(cls, size: int, room: int, programs: int = PROGRAMS) -> tuple[int, int, int, int]:

@@ -65,7 +65,8 @@ def rank_sum_norm(x: Tensor, residual: Tensor, norm: NormWeights, box: Mailbox) 
     does; reads and writes the residual beside it.
     """
     assert sums_rows(x, box)
-    assert residual.shape == x.shape and residual.is_contiguous()
+    assert residual.shape == x.shape
+    assert residual.is_contiguous()
     words = x.shape[1] * x.element_size() // WORD_BYTES
     _launch(x, residual, norm, box, x.shape[0], words, x.shape[0] * words)
     return x
