@@ -1,1 +1,1 @@
-"""Several ranks that run one model: what they say to each other."""
+"""Ranks: the processes that share one model, their start, what they are told and what becomes of them."""
