@@ -73,9 +73,14 @@ class Mailbox:
         return cls(rank, words, table, torch.zeros(words.shape[0], dtype=torch.int32, device=words.device))
 
 
+def width(words: int) -> int:
+    """Of what a program holds of a row: a power of two, a word for each thread at least."""
+    return max(32, power_of_two(words))
+
+
 def warps(words: int, members: int) -> int:
     """Of a program for rows of so many words from so many ranks: each thread has the same places of all ranks, and adds by itself."""
-    held = power_of_two(words) // (32 * LANE_WORDS)
+    held = width(words) // (32 * LANE_WORDS)
     return max(1, min(32, held if members <= 8 else 2 * held))
 
 
@@ -110,11 +115,8 @@ def collect(places: Any, real: Any) -> Any:
 def numbers(words: Any, dtype: constexpr) -> Any:
     """float32: the numbers of a type in words, one dimension or two more behind, in the order of memory."""
     if dtype.primitive_bitwidth == 32:
-        low = words.to(tl.int32).to(dtype, bitcast=True)
-        high = (words >> 32).to(tl.int32).to(dtype, bitcast=True)
-        return tl.join(low, high).to(tl.float32)
-    first = words.to(tl.int16).to(dtype, bitcast=True)
-    second = (words >> 16).to(tl.int16).to(dtype, bitcast=True)
-    third = (words >> 32).to(tl.int16).to(dtype, bitcast=True)
-    fourth = (words >> 48).to(tl.int16).to(dtype, bitcast=True)
-    return tl.join(tl.join(first, third), tl.join(second, fourth)).to(tl.float32)
+        parts = tl.join(words.to(tl.int32), (words >> 32).to(tl.int32))
+    else:
+        even = tl.join(words.to(tl.int16), (words >> 32).to(tl.int16))
+        parts = tl.join(even, tl.join((words >> 16).to(tl.int16), (words >> 48).to(tl.int16)))
+    return parts.to(dtype, bitcast=True).to(tl.float32)
