@@ -24,6 +24,7 @@ from inferometer.kernels import (
     log_softmax,
     norm,
     paged_decode,
+    part_sum,
     ragged_prefill,
     rank_gather,
     rank_sum,
@@ -275,6 +276,15 @@ class TestRanks:
         rank_sum.rank_sum(x, box)
         rank_sum.rank_sum(torch.zeros(2, dtype=torch.float32), box)
         card.check(kernels=3)
+
+    def test_part_sum(self, card: Card) -> None:
+        x, weights = (
+            torch.zeros(3, 4096, dtype=torch.bfloat16),
+            norm.NormWeights("rms", 1e-5, torch.zeros(4096, dtype=torch.bfloat16), None),
+        )
+        part_sum.part_sum_triton(x, torch.stack([x, x]), 1)
+        part_sum.part_sum_norm_triton(x, torch.stack([x]), 1, x.clone(), weights, x)
+        card.check(kernels=2)
 
     @pytest.mark.parametrize("dtype", [torch.int64, torch.bfloat16, torch.uint8])
     def test_rank_gather(self, card: Card, dtype: torch.dtype) -> None:
