@@ -298,6 +298,17 @@ def mailbox(size: int) -> Mailbox:
 
 
 @pytest.mark.parametrize("card", [90], indirect=True)
+def test_ranks_are_added_one_after_another(card: Card) -> None:
+    """No two sums are added: each has one more rank's number than the one before."""
+    rank_sum.rank_sum(torch.zeros(1, 4096, dtype=torch.bfloat16), mailbox(4))
+    added = re.findall(r"add\.f32\s+(%r\d+), (%r\d+), (%r\d+)", card.built[0].asm["ptx"])
+    sums = {total for total, _, _ in added}
+    assert len(added) == 3 * 8
+    assert sum(first in sums for _, first, _ in added) == 2 * 8
+    assert not any(second in sums for _, _, second in added)
+
+
+@pytest.mark.parametrize("card", [90], indirect=True)
 def test_sums_over_ranks_are_written_and_watched_past_all_caches(card: Card) -> None:
     """Each thread waits for its own words, in whole ones, and nothing but weights is touched before the kernel ahead has ended."""
     x = torch.zeros(1, 4096, dtype=torch.bfloat16)

@@ -100,11 +100,11 @@ def post(boxes: Any, at: Any, words: Any, real: Any, relaxed: constexpr) -> None
 
 
 @kernel()
-def collect(places: Any, real: Any) -> Any:
-    """The words at these places of this rank's mailbox, once all have come, which are then absent again."""
-    words = tl.load(places, mask=real, other=0, volatile=True)
+def collect(places: Any, real: Any, blank: constexpr) -> Any:
+    """The words at these places of this rank's mailbox, once all have come, which are then absent again. blank: of those that are none."""
+    words = tl.load(places, mask=real, other=blank, volatile=True)
     while tl.max((words == -1).to(tl.int32)) != 0:
-        words = tl.load(places, mask=real, other=0, volatile=True)
+        words = tl.load(places, mask=real, other=blank, volatile=True)
     # No thread waits any more for what is taken away here.
     tl.debug_barrier()
     tl.store(places, tl.full(places.shape, -1, tl.int64), mask=real)

@@ -91,8 +91,9 @@ def _part_sum(
             factor = tl.load(weight + i, mask=real, other=0).to(tl.float32)
         if biased:
             shift = tl.load(bias + i, mask=real, other=0).to(tl.float32)
-    value = tl.zeros([width], tl.float32)
-    for source in tl.static_range(size):
+    value = own if rank == 0 else tl.load(others + at, mask=real, other=0).to(tl.float32)
+    for source in tl.static_range(1, size):
+        # Of those behind this rank, one fewer lies before.
         other = source - (rank < source).to(tl.int64)
         part = tl.load(others + other * apart + at, mask=real & (source != rank), other=0).to(tl.float32)
         value += tl.where(source == rank, own, part)

@@ -76,7 +76,7 @@ def _rank_gather(
     for chunk in range(program, tl.cdiv(total, words), programs):
         place = chunk * words + word
         real = ((word < words) & (place < total))[:, None] & (source < size)
-        came = collect(mine + box + source * room + base + word[:, None], real)
+        came = collect(mine + box + source * room + base + word[:, None], real, 0)
         base += words
         row = (place // columns).to(tl.int64)
         column = (place % columns)[:, None] + source * columns

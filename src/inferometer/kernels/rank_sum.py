@@ -20,9 +20,9 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 def rank_sum_torch(parts: list[Tensor]) -> Tensor:
     """The reference: float32 sums in the order of the ranks, rounded once to the type of the parts."""
-    total = torch.zeros_like(parts[0], dtype=torch.float32)
-    for part in parts:
-        total += part.float()
+    total = parts[0].float()
+    for part in parts[1:]:
+        total = total + part.float()
     return total.to(parts[0].dtype)
 
 
@@ -35,7 +35,8 @@ def rank_sum_norm_torch(parts: list[Tensor], residual: Tensor, norm: NormWeights
 def sums(x: Tensor, box: Mailbox) -> bool:
     """Whether `rank_sum` takes x."""
     words, rest = divmod(x.numel() * x.element_size(), WORD_BYTES)
-    return x.dtype in DTYPES and not rest and x.is_contiguous() and words > 0 and box.holds(-(-words // CHUNK_WORDS), CHUNK_WORDS)
+    fits = box.holds(-(-words // CHUNK_WORDS), min(CHUNK_WORDS, words))
+    return x.dtype in DTYPES and not rest and x.is_contiguous() and fits
 
 
 def sums_rows(x: Tensor, box: Mailbox) -> bool:
@@ -126,7 +127,9 @@ def _rank_sum(
         if normed is not None:
             before = tl.load(residual + at, mask=filled, other=0).to(tl.float32)
         real = ((word < words) & (row * words + word < total))[:, None] & (source < size)[None, :]
-        came = collect(mine + box + source[None, :] * room + base + word[:, None], real)
+        # Zeros with a sign change no sum.
+        blank: tl.constexpr = -0x7FFFFFFF80000000 if each == 2 else -0x7FFF7FFF7FFF8000
+        came = collect(mine + box + source[None, :] * room + base + word[:, None], real, blank)
         base += words
         # One thread has a place of all ranks: they are added in their order.
         value = tl.reshape(tl.sum(numbers(came, dtype), 1), [width * each]).to(dtype)
