@@ -213,7 +213,7 @@ class LLM:
         if self.kv_dtype == self.dtype:
             return self.model.sweep(prompt_batch([token_ids], self.device))
         pages = -(-len(token_ids) // PAGE_SIZE)
-        cache = PagedCache(self.spec, pages, PAGE_SIZE, self.device, self.kv_dtype)
+        cache = PagedCache(self.model.local, pages, PAGE_SIZE, self.device, self.kv_dtype)
         return self.model.sweep(paged_prompt(token_ids, PAGE_SIZE, self.device), cache)
 
     def close(self) -> None:
