@@ -56,7 +56,7 @@ def times_s(collective: GpuCollective, nbytes: int) -> dict[Way, float]:
 def _seconds(run: Callable[[], object], collective: GpuCollective) -> float:
     """Of one of the calls."""
     event: Any = torch.cuda.Event
-    times = []
+    times: list[float] = []
     for _ in range(REPEATS):
         torch.cuda.synchronize(collective.device)
         collective.minimum(0)  # all begin together
@@ -66,4 +66,5 @@ def _seconds(run: Callable[[], object], collective: GpuCollective) -> float:
         end.record()
         end.synchronize()
         times.append(start.elapsed_time(end) / 1e3 / CALLS)
-    return statistics.median(times)
+    found: float = statistics.median(times)
+    return found
