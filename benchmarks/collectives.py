@@ -15,18 +15,24 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from inferometer.engine.parallel.peer_memory import PeerMemory, open_mailbox, reachable, without_multicast
+from inferometer.engine.parallel.gpu_collective import GpuCollective
+from inferometer.engine.parallel.nccl import Nccl
+from inferometer.engine.parallel.peer_memory import PeerMemory, Peers, open_mailbox, without_multicast
+from inferometer.engine.parallel.sum_choice import SIZES, WAYS
+from inferometer.engine.parallel.sum_tuning import times_s
 from inferometer.kernels.mailbox import Mailbox
 from inferometer.kernels.norm import NormWeights
 from inferometer.kernels.rank_sum import rank_sum, rank_sum_norm, rank_sum_torch
 from inferometer.kernels.skinny import skinny_triton
 from inferometer.kernels.skinny_launch import candidates
+from inferometer.nn.gloo_collective import GlooCollective
 
 HIDDEN = 4096
 DTYPE = torch.bfloat16
@@ -35,7 +41,7 @@ SMALL = (8 * KIB, 64 * KIB, 256 * KIB, 1 * MIB)
 LARGE = (16 * MIB, 64 * MIB)
 CALLS = 50
 """In a graph of small sums."""
-LIMITS_S = {"mailbox": 45, "torch": 35, "nccl": 40, "order": 40}
+LIMITS_S = {"mailbox": 40, "collective": 45, "torch": 30, "nccl": 30, "order": 30}
 
 
 class Rank:
@@ -49,7 +55,8 @@ class Rank:
         torch.cuda.init()
         store = dist.FileStore(os.environ["STORE"], self.size)
         dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.size)
-        self.group: Any = dist.group.WORLD
+        self.host = GlooCollective()
+        self.store = dist.PrefixStore("gpu", store)
         draw = torch.Generator(self.device).manual_seed(0)
         self.weights = torch.randn(2, HIDDEN, device=self.device, generator=draw).to(DTYPE)
         self.norm = NormWeights("layer", 1e-5, self.weights[0], self.weights[1])
@@ -63,9 +70,17 @@ class Rank:
             made.append(torch.randn(rows, HIDDEN, device=self.device, generator=draw).to(DTYPE))
         return made
 
+    def peers(self) -> Peers:
+        found = Peers.of(self.host, dist.PrefixStore("peers", self.store), self.device)
+        assert found is not None, "the GPUs do not reach each other"
+        return found
+
+    def nccl(self) -> Nccl:
+        return Nccl(self.store, self.rank, self.size, self.device, timedelta(seconds=30))
+
     def meet(self) -> None:
         torch.cuda.synchronize()
-        dist.barrier(self.group)
+        self.host.minimum(0)
 
     def microseconds(self, run: Callable[[], object], calls: int = CALLS, repeats: int = 15, *, captured: bool = True) -> float:
         """Of one call: the median of replays of a graph of `calls`, on the slowest rank."""
@@ -92,15 +107,13 @@ class Rank:
         return self.slowest(statistics.median(times))
 
     def slowest(self, value: float) -> float:
-        gathered: list[Any] = [None] * self.size
-        dist.all_gather_object(gathered, value, group=self.group)
-        return max(gathered)
+        return -self.host.minimum(-int(value * 1e3)) / 1e3
 
     def same(self, tensor: Tensor) -> bool:
         """Whether all ranks have the same bits."""
-        gathered: list[Any] = [None] * self.size
-        dist.all_gather_object(gathered, tensor.cpu().view(torch.uint8).numpy().tobytes(), group=self.group)
-        return len(set(gathered)) == 1
+        own = tensor.cpu().contiguous().view(torch.uint8).view(1, -1)
+        every = self.host.gather(own).view(self.size, -1)
+        return bool((every == own).all())
 
     def check(self, name: str, total: Tensor, parts: list[Tensor]) -> None:
         exact = torch.stack([part.double() for part in parts]).sum(0)
@@ -113,8 +126,7 @@ Row = dict[str, Any]
 
 def mailbox_part(rank: Rank) -> Iterator[Row]:
     """Ours, and what a hop and bytes over the link cost."""
-    assert reachable(rank.device, rank.group)
-    box = open_mailbox(2048, rank.device, rank.group)
+    box = open_mailbox(2048, rank.peers())
     for nbytes in SMALL:
         parts = rank.parts(nbytes)
         for _ in range(5):
@@ -135,7 +147,6 @@ def mailbox_part(rank: Rank) -> Iterator[Row]:
     word = torch.zeros(4, dtype=DTYPE, device=rank.device)
     yield {"what": "ours: one word", "bytes": 8, "us": rank.microseconds(lambda: rank_sum(word, box))}
     yield from chain(rank, box)
-    yield from copies(rank)
 
 
 def timed(rank: Rank, box: Mailbox, nbytes: int) -> Iterator[Row]:
@@ -193,22 +204,42 @@ def chain(rank: Rank, box: Mailbox) -> Iterator[Row]:
         yield {"what": what, "bytes": 8 * KIB, "us": rank.microseconds(lambda between=between: products(between), 10) / len(weights)}
 
 
-def copies(rank: Rank) -> Iterator[Row]:
-    """Bytes to the next rank by the copy engines, alone and beside products."""
-    nbytes = 64 * MIB
-    memory = PeerMemory(nbytes, rank.device, rank.group)
-    peer = (rank.rank + 1) % rank.size
-    there = memory._handle.get_buffer(peer, (nbytes,), torch.uint8)
-    here = torch.zeros(nbytes, dtype=torch.uint8, device=rank.device)
-    x, weight = (torch.randn(shape, device=rank.device).to(DTYPE) for shape in ((8192, 2048), (2048, 4096)))
-    out = torch.empty(8192, 4096, dtype=DTYPE, device=rank.device)
-    push = lambda: there.copy_(here, non_blocking=True)  # noqa: E731
-    product = lambda: torch.mm(x, weight, out=out)  # noqa: E731
-    for size in (1 * MIB, 4 * MIB, 16 * MIB, nbytes):
-        part = lambda size=size: there[:size].copy_(here[:size], non_blocking=True)  # noqa: E731
-        yield {"what": "copy to a peer", "bytes": size, "us": rank.microseconds(part, 10)}
-    yield {"what": "product 8192x2048x4096", "bytes": nbytes, "us": rank.microseconds(product, 10)}
-    yield {"what": "both at once (copy)", "bytes": nbytes, "us": beside(rank, product, push)}
+def collective_part(rank: Rank) -> Iterator[Row]:
+    """What the engine uses: every way, and the sum of products in pieces."""
+    ranks = GpuCollective(rank.host, rank.store, rank.device, invariant=False, limit=timedelta(seconds=30))
+    assert ranks.linked
+    for nbytes in (8 * KIB, MIB, 64 * MIB):
+        parts = rank.parts(nbytes)
+        for way in WAYS:
+            x = parts[rank.rank].clone()
+            if ranks.able(way, x):
+                rank.check(way, ranks.sum_by(way, x), parts)
+        gathered = ranks.gather(parts[rank.rank])
+        assert torch.equal(gathered, torch.cat(parts, 1))
+    for size in SIZES:
+        for way, seconds in times_s(ranks, size).items():
+            yield {"what": way, "bytes": size, "us": seconds * 1e6}
+    x, weight = (torch.randn(shape, device=rank.device).to(DTYPE) / 16 for shape in ((8192, 2048), (2048, HIDDEN)))
+    residual = torch.zeros(8192, HIDDEN, dtype=DTYPE, device=rank.device)
+    product = lambda y: torch.mm(y, weight)  # noqa: E731
+    ranks.choice = dict.fromkeys(SIZES, "copies")
+    before = residual.clone()
+    whole = ranks.all_reduce(product(x))
+    normed = ranks.sum_of(product, x, residual, rank.norm)
+    torch.testing.assert_close(residual, before + whole, rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(normed, rank.norm.of(before + whole), rtol=5e-2, atol=1e-1)
+    assert rank.same(normed)
+    yield {
+        "what": "product and norm alone",
+        "bytes": residual.nbytes,
+        "us": rank.microseconds(lambda: rank.norm.of(residual, product(x)), 10),
+    }
+    for captured in (True, False):
+        what = f"product, sum, norm in pieces{'' if captured else ', not captured'}"
+        took = rank.microseconds(lambda: ranks.sum_of(product, x, residual, rank.norm), 10, captured=captured)
+        yield {"what": what, "bytes": residual.nbytes, "us": took}
+    took = rank.microseconds(lambda: ranks.all_reduce_norm(product(x), residual, rank.norm), 10)
+    yield {"what": "product, sum, norm, one by one", "bytes": residual.nbytes, "us": took}
 
 
 def beside(rank: Rank, first: Callable[[], object], second: Callable[[], object]) -> float:
@@ -230,8 +261,8 @@ def beside(rank: Rank, first: Callable[[], object], second: Callable[[], object]
 
 def torch_part(rank: Rank) -> Iterator[Row]:
     """torch's kernels over symmetric memory."""
-    name, ops = rank.group.group_name, torch.ops.symm_mem
-    memory = PeerMemory(max(LARGE), rank.device, rank.group)
+    peers, ops = rank.peers(), torch.ops.symm_mem
+    memory, name = PeerMemory(max(LARGE), peers), peers.name
     for nbytes in (*SMALL, *LARGE):
         parts = rank.parts(nbytes)
         x = memory.own[:nbytes].view(DTYPE).view(-1, HIDDEN)
@@ -252,41 +283,43 @@ def torch_part(rank: Rank) -> Iterator[Row]:
 
 def nccl_part(rank: Rank) -> Iterator[Row]:
     """NCCL alone in the process."""
-    group = dist.new_group(backend="nccl")
+    nccl = rank.nccl()
     for nbytes in (*SMALL, *LARGE):
         parts = rank.parts(nbytes)
         x = parts[rank.rank].clone()
-        dist.all_reduce(x, group=group)
+        nccl.sum(x)
         rank.check("NCCL", x, parts)
         x.zero_()
         calls = CALLS if nbytes <= MIB else 10
-        yield {"what": "NCCL", "bytes": nbytes, "us": rank.microseconds(lambda x=x: dist.all_reduce(x, group=group), calls)}
+        yield {"what": "NCCL", "bytes": nbytes, "us": rank.microseconds(lambda x=x: nccl.sum(x), calls)}
     x = torch.zeros(8192, HIDDEN, dtype=DTYPE, device=rank.device)
     y, weight = (torch.randn(shape, device=rank.device).to(DTYPE) for shape in ((8192, 2048), (2048, HIDDEN)))
     out = torch.empty(8192, HIDDEN, dtype=DTYPE, device=rank.device)
     yield {
         "what": "both at once (NCCL)",
         "bytes": x.nbytes,
-        "us": beside(rank, lambda: torch.mm(y, weight, out=out), lambda: dist.all_reduce(x, group=group)),
+        "us": beside(rank, lambda: torch.mm(y, weight, out=out), lambda: nccl.sum(x)),
     }
 
 
 def order_part(rank: Rank) -> Iterator[Row]:
     """All memory first, then captured sums of NCCL, then both in one graph."""
-    box = open_mailbox(2048, rank.device, rank.group)
-    group = dist.new_group(backend="nccl")
+    box = open_mailbox(2048, rank.peers())
+    nccl = rank.nccl()
     large, small = (torch.zeros(rows, HIDDEN, dtype=DTYPE, device=rank.device) for rows in (2048, 1))
 
     def both() -> None:
-        dist.all_reduce(large, group=group)
+        nccl.sum(large)
         rank_sum(small, box)
 
     rank_sum(small, box)
     yield {"what": "ours and NCCL captured together", "bytes": large.nbytes, "us": rank.microseconds(both, 10)}
     yield {"what": "ours and NCCL, not captured", "bytes": large.nbytes, "us": rank.microseconds(both, 10, captured=False)}
+    again = open_mailbox(1024, rank.peers())
+    yield {"what": "ours, memory made after NCCL", "bytes": small.nbytes, "us": rank.microseconds(lambda: rank_sum(small, again), 10)}
 
 
-PARTS = {"mailbox": mailbox_part, "torch": torch_part, "nccl": nccl_part, "order": order_part}
+PARTS = {"mailbox": mailbox_part, "collective": collective_part, "torch": torch_part, "nccl": nccl_part, "order": order_part}
 
 
 def run_part(name: str, gpus: int) -> list[Row]:

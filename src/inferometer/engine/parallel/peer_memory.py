@@ -14,6 +14,7 @@ from uuid import uuid4
 import torch
 from torch import Tensor
 
+from inferometer.engine.parallel.exchange_store import ExchangeStore
 from inferometer.kernels.mailbox import PROGRAMS, Mailbox
 from inferometer.kernels.support import processors
 from inferometer.nn.collective import Collective
@@ -29,11 +30,12 @@ def without_multicast() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """Ranks whose GPUs reach each other. host: how their processes talk; name: of these ranks, the same on all."""
+    """Ranks whose GPUs reach each other. host: how their processes talk; name: of these ranks, the same on all; store: of handles."""
 
     host: Collective
     device: torch.device
     name: str
+    store: ExchangeStore
 
     @classmethod
     def of(cls, host: Collective, store: Any, device: torch.device) -> Peers | None:
@@ -46,8 +48,9 @@ class Peers:
         from torch._C._distributed_c10d import _SymmetricMemory
 
         name = host.broadcast(f"inferometer-{uuid4().hex}")
-        _SymmetricMemory.set_group_info(name, host.rank, host.size, store)
-        return cls(host, device, name)
+        handles = ExchangeStore(store)
+        _SymmetricMemory.set_group_info(name, host.rank, host.size, handles)
+        return cls(host, device, name, handles)
 
     def meet(self) -> None:
         """Waits until every rank's device has done what it was given."""
