@@ -21,9 +21,8 @@ from inferometer.engine.parallel.torchrun import Torchrun
 from inferometer.errors import UserError
 
 if TYPE_CHECKING:
-    from torch.distributed import Store
-
     from inferometer.engine.parallel.ranks import Follower
+    from inferometer.engine.parallel.store import Store
 
 DONE: Final = 0
 FAILED: Final = 1
@@ -37,9 +36,9 @@ def main(arguments: list[str]) -> int:
     commands, beats, leader = meet((host, port), os.environ.pop(TOKEN_VARIABLE), rank)
 
     def store() -> Store:
-        from torch.distributed import TCPStore
+        from inferometer.engine.parallel.store import join_store
 
-        return TCPStore(host, store_port, is_master=False, wait_for_workers=False)
+        return join_store(host, store_port)
 
     return _follow(rank, size, (rank, size), store, commands, Tether(beats, leader))
 
@@ -55,9 +54,7 @@ def follow(here: Torchrun) -> int:
     return _follow(here.rank, here.size, place, lambda: found, commands, Tether(beats, leader))
 
 
-def _follow(
-    rank: int, size: int, place: tuple[int, int], store: Callable[[], Store], commands: socket.socket, tether: Tether
-) -> int:
+def _follow(rank: int, size: int, place: tuple[int, int], store: Callable[[], Store], commands: socket.socket, tether: Tether) -> int:
     # A terminal's interrupt and a supervisor's signal go to all ranks; when this one ends is rank 0's to say.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

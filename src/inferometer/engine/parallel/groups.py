@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
-import torch.distributed as dist
 
+from inferometer.engine.parallel.store import Store, part_of
 from inferometer.nn.collective import Collective
 from inferometer.nn.gloo_collective import GlooCollective
-
-if TYPE_CHECKING:
-    from torch.distributed import Store
 
 LIMIT: Final = timedelta(minutes=30)
 """Of one call. That a rank is gone or hangs is found out within seconds by other means; ranks may be apart by as long as one of them loads
@@ -25,14 +22,15 @@ def gloo_group(store: Store, rank: int, size: int, address: str) -> Any:
 
     It is in no registry of torch's: a process may have several, and whatever groups its user makes.
     """
+    dist: Any = torch.distributed  # most of which it does not declare
     options = dist.ProcessGroupGloo._Options()
     options._timeout = LIMIT
     if "GLOO_SOCKET_IFNAME" in os.environ:
         options._devices = [dist.ProcessGroupGloo.create_device(interface=os.environ["GLOO_SOCKET_IFNAME"].partition(",")[0])]
     else:
         options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
-    backend = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, options)
-    group = dist.ProcessGroup(dist.PrefixStore("group", store), rank, size)
+    backend = dist.ProcessGroupGloo(part_of(store, "gloo"), rank, size, options)
+    group = dist.ProcessGroup(part_of(store, "group"), rank, size)
     kind = dist.ProcessGroup.BackendType.GLOO
     group._set_default_backend(kind)
     group._register_backend(torch.device("cpu"), kind, backend)

@@ -25,7 +25,7 @@ TICK: Final = 1.0
 """Seconds from beat to beat."""
 SILENCE: Final = 4.0
 PATIENCE: Final = 60.0
-WORD: Final = 1.0
+WORD: Final = 2.0
 """How long the launcher may take to say by which signal a rank ended."""
 GRACE: Final = 3.0
 """How long rank 0 may take to come back from a call to the device after a rank has failed. A collective that the device waits in cannot

@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -14,9 +13,6 @@ import inferometer
 
 TOKEN_VARIABLE: Final = "INFEROMETER_RANKS_TOKEN"
 """Where a rank finds the word by which rank 0 knows it: in its environment, which no other user can read."""
-
-END_S: Final = 2.0
-"""How long processes that were told to end may take before they are killed."""
 
 
 class Launch:
@@ -34,19 +30,19 @@ class Launch:
         }
         with other:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "inferometer.engine.parallel.launcher", str(other.fileno()), *map(str, (size, *address, store_port))],
+                [
+                    sys.executable,
+                    "-m",
+                    "inferometer.engine.parallel.launcher",
+                    str(other.fileno()),
+                    *map(str, (size, *address, store_port)),
+                ],
                 pass_fds=(other.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # what libraries print is no output of ours
                 env=environment,
                 start_new_session=True,  # a terminal's interrupt goes to whoever it is meant for
             )
-
-    def finish(self) -> None:
-        """Waits for its end, after a while without patience."""
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(END_S)
-        self.kill()
 
     def kill(self) -> None:
         """Ends it at once, and with it the ranks that it has started."""

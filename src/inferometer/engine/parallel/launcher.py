@@ -1,7 +1,8 @@
 """The process that starts the ranks of one machine through torch.distributed's elastic agent, and ends with whoever asked for them.
 
-Started as `python -m inferometer.engine.parallel.launcher FD SIZE HOST PORT STORE_PORT`: a socket whose other end rank 0 holds, how many ranks
-there are, rank 0 among them, and where it and the ranks' store listen. When a rank fails it says on that socket how, as a line of JSON, {"1": "SIGKILL"}.
+Started as `python -m inferometer.engine.parallel.launcher FD SIZE HOST PORT STORE_PORT`: a socket whose other end rank 0 holds, how many
+ranks there are, rank 0 among them, and where it and the ranks' store listen. When a rank fails, it says on that socket how, as a line of
+JSON: {"1": "SIGKILL"}.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ def main(arguments: list[str]) -> int:
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     # Settings that some versions of torch take as fields and others from the environment.
-    os.environ |= {"TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGQUIT", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "1"}
-    newer: dict[str, Any] = {"signals_to_handle": "SIGQUIT", "shutdown_timeout": 1}
+    os.environ |= {"TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGQUIT", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "0"}
+    newer: dict[str, Any] = {"signals_to_handle": "SIGQUIT", "shutdown_timeout": 0}
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import secrets
-import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from datetime import timedelta
+from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import torch
 
@@ -18,13 +17,11 @@ from inferometer.engine.parallel.health import Peer, Watch
 from inferometer.engine.parallel.launch import Launch
 from inferometer.engine.parallel.meeting import gather, listen
 from inferometer.engine.parallel.ranks import RanksError
+from inferometer.engine.parallel.store import Store, host_store
 from inferometer.engine.parallel.torchrun import Torchrun
 from inferometer.engine.parallel.wire import RANKS, Answer, Call, End, Forget, Frames, Order, Step, frame
 from inferometer.errors import UserError
 from inferometer.nn.collective import Collective
-
-if TYPE_CHECKING:
-    from torch.distributed import Store
 
 _BLAME_S: Final = 3.0
 """After an error that another rank may have caused, how long rank 0 waits to hear of that."""
@@ -33,6 +30,9 @@ _SHORT_SPINS: Final = 2000
 """Looks at the device without a pause, some milliseconds: a decode step is over by then."""
 
 _PAUSE_S: Final = 0.0001
+
+END_S: Final = 2.0
+"""How long ranks that were told to end may take before they are killed."""
 
 T = TypeVar("T")
 
@@ -84,6 +84,11 @@ class Leader:
         if self._closed:
             raise RanksError("the ranks were closed")
 
+    def wait_for_failure(self) -> str:
+        """Returns when a rank has failed: which, and why."""
+        self._watch.failed.wait()
+        return self._watch.failure or ""
+
     def name(self) -> int:
         """A new one, for something that ranks hold."""
         self._names += 1
@@ -131,10 +136,11 @@ class Leader:
         """A step of the engine held as `target`."""
         return self.run(Step(target, seen, self._refused), own)
 
-    def ask(self, call: Call, own: Callable[[], T]) -> tuple[T, list[Any]]:
+    def ask(self, call: Call, own: Callable[[], T], *, last: bool = False) -> tuple[T, list[Any]]:
         """As `run`, and waits for the others: what came of it here, and on each of them.
 
-        Where it is refused or has no memory, here or there, that is raised and ranks hold nothing new.
+        Where it is refused or has no memory, here or there, that is raised and ranks hold nothing new. last: whether they are closed
+        then, so that nobody need wait for what comes of it elsewhere.
         """
         self.check()
         self._told.append(call)
@@ -145,7 +151,7 @@ class Leader:
                 mine = own()
         except (UserError, MemoryError, torch.OutOfMemoryError) as error:
             failure = error
-            if self.owned and call.target == RANKS:  # the ranks are for this call alone: what would come of it elsewhere is not wanted
+            if last:
                 raise
         except BaseException as error:
             self._break(error)
@@ -156,7 +162,8 @@ class Leader:
         except BaseException as error:
             self._break(error)
             raise
-        wrong = [error for peer, answer in zip(self._peers, answers, strict=True) if (error := answer.error(peer.rank)) is not None]
+        refusals = [answer.error(peer.rank) for peer, answer in zip(self._peers, answers, strict=True)]
+        wrong = [refusal for refusal in refusals if refusal is not None]
         if failure is not None or wrong:
             if call.keeps is not None:
                 self.tell(Forget(call.keeps))
@@ -167,8 +174,8 @@ class Leader:
     def wait(self, arrived: torch.cuda.Event) -> None:
         """Until the device has got there. A collective on a device that waits for a rank that is gone never ends by itself, and neither
         would a wait for it that does not look up. Raises RanksError."""
-        spins = 0
-        while not arrived.query():
+        spins, event = 0, cast(Any, arrived)  # torch declares no types for it
+        while not event.query():
             self.check()
             spins += 1
             if spins > _SHORT_SPINS:
@@ -184,12 +191,12 @@ class Leader:
         well = self._watch.failure is None
         self._watch.close()
         if self._launch is not None:
-            if well:
-                self._launch.finish()
-            else:
-                self._launch.kill()
+            deadline = time.monotonic() + (END_S if well else 0.0)
             for peer in self._peers:
+                if peer.process is not None:
+                    peer.process.wait(deadline - time.monotonic())
                 peer.cut()
+            self._launch.kill()
         for peer in self._peers:
             peer.close()
         self._collectives.clear()
@@ -228,12 +235,12 @@ def start(size: int, *, address: str = "127.0.0.1", port: int = 0) -> Leader:
         door = listen(address, port)
         listener = listen(address)
     except OSError as error:
-        raise UserError(f"--master-addr {address} --master-port {port} cannot be used: {error.strerror or error}; use another one") from None
+        raise UserError(
+            f"--master-addr {address} --master-port {port} cannot be used: {error.strerror or error}; use another one"
+        ) from None
     with listener:
         host, found = door.getsockname()[:2]
-        store = torch.distributed.TCPStore(
-            host, found, is_master=True, wait_for_workers=False, timeout=timedelta(minutes=5), master_listen_fd=door.detach()
-        )
+        store = host_store(door)
         token = secrets.token_hex(16)
         launch = Launch(size, listener.getsockname()[:2], found, token, max(1, torch.get_num_threads() // size))
 
@@ -262,8 +269,5 @@ def lead(here: Torchrun) -> Leader:
     outward = next((peer for peer in peers if peer.process is None), peers[0])
     address = outward.commands.getsockname()[0]
     leader = Leader(peers, store, address.removeprefix("::ffff:"), here.local_size, None)
-    with suppress(ImportError):
-        import atexit
-
-        atexit.register(leader.close)
+    atexit.register(leader.close)
     return leader

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import signal
 import socket
 import sys
@@ -31,7 +32,7 @@ def here() -> str:
 
 
 class Neighbour:
-    """A process of this machine. It is held by a descriptor, so that no other process is meant once it has ended and its id is given away."""
+    """A process of this machine, held by a descriptor: no other process is meant once it has ended and its id is given away."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -53,6 +54,11 @@ class Neighbour:
         if self._descriptor is not None:
             with suppress(OSError):
                 signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
+
+    def wait(self, seconds: float) -> None:
+        """Returns when it has ended, or after so long."""
+        if self._descriptor is not None:
+            select.select([self._descriptor], [], [], max(seconds, 0.0))
 
     def close(self) -> None:
         """Lets go of it."""

@@ -74,8 +74,10 @@ def receive_hello(end: socket.socket, limit_s: float = HELLO_S) -> Hello:
 
 def listen(host: str, port: int = 0) -> socket.socket:
     """A socket that ranks can connect to. Raises OSError for an address that is none of this machine, or taken."""
-    family = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-    return socket.create_server((host, port), family=family, backlog=64)
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    # Names such as localhost have addresses of both kinds, and torch's groups know best how to go by the older one.
+    family, _, _, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+    return socket.create_server(address[:2], family=family, backlog=64)
 
 
 def gather(listener: socket.socket, size: int, token: str, check: Callable[[], None], limit_s: float = START_S) -> list[Peer]:
@@ -90,7 +92,7 @@ def gather(listener: socket.socket, size: int, token: str, check: Callable[[], N
         while len(ends) < 2 * (size - 1):
             check()
             if time.monotonic() > deadline:
-                missing = sorted({rank for rank in range(1, size)} - {rank for rank, _ in ends})
+                missing = sorted(set(range(1, size)) - {rank for rank, _ in ends})
                 raise TimeoutError(f"rank {', '.join(map(str, missing))} did not come within {limit_s:g} s")
             if not selector.select(0.2):
                 continue

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import torch
 
 from inferometer.engine.parallel.groups import collective
+from inferometer.engine.parallel.store import Store
 from inferometer.nn.collective import ALONE, Collective
-
-if TYPE_CHECKING:
-    from torch.distributed import Store
 
 
 class RanksError(RuntimeError):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from inferometer.errors import UserError
 
 if TYPE_CHECKING:
-    from torch.distributed import Store
+    from inferometer.engine.parallel.store import Store
 
 _LOOK_S: Final = 0.2
 
@@ -63,18 +63,17 @@ class Torchrun:
 
     def store(self) -> Store:
         """The ranks' store. Waits for who holds it."""
-        from torch.distributed import PrefixStore, TCPStore
+        from inferometer.engine.parallel.store import join_store, part_of
 
-        master = self.rank == 0 and not self.hosted
-        store = TCPStore(self.address, self.port, is_master=master, wait_for_workers=False, timeout=timedelta(seconds=300))
-        return PrefixStore(f"inferometer/{self.attempt}", store)
+        store = join_store(self.address, self.port, master=self.rank == 0 and not self.hosted)
+        return part_of(store, f"inferometer/{self.attempt}")
 
     def lead(self, store: Store, port: int, token: str) -> None:
         """Rank 0 tells the others where it listens."""
         store.set("leader", json.dumps([port, token]))
 
     def leader(self, store: Store) -> tuple[tuple[str, int], str] | None:
-        """Where rank 0 listens, and the word to say to it; None where it has ended without wanting anybody. Waits for the one or the other."""
+        """Where rank 0 listens, and the word to say to it; None where it has ended without wanting anybody. Waits for either."""
         while not store.check(["leader"]):
             if store.check(["ended"]):
                 return None

@@ -110,7 +110,7 @@ class Frames:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How a call went on a rank: the number that came of it, if one did, or why it was refused, for its user to mend or for want of memory."""
+    """How a call went on a rank: the number that came of it, if one did, or why it was refused: for its user to mend, or lack of memory."""
 
     value: int | None = None
     failed: Literal["user", "memory"] | None = None
