@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from inferometer.engine.parallel.launch import Launch
 from inferometer.engine.parallel.lifeline import Neighbour
 
 TICK: Final = 1.0
@@ -71,21 +72,22 @@ class Peer:
 
 
 class Watch(threading.Thread):
-    """Rank 0's thread over all others. launcher: the socket to the process that started them, where it was ours.
+    """Rank 0's thread over all others. launch: the process that started them, where it was ours.
 
     failure: what ended the ranks, in one line; None while they are well. failed: set with it. busy: set by rank 0 while it may wait for
     another rank; where such a wait cannot be ended, the process is.
     """
 
-    def __init__(self, peers: Sequence[Peer], launcher: socket.socket | None) -> None:
+    def __init__(self, peers: Sequence[Peer], launch: Launch | None) -> None:
         super().__init__(name="ranks", daemon=True)
         self.failure: str | None = None
         self.failed = threading.Event()
         self.busy = False
         self._peers = peers
-        self._launcher = launcher
+        self._launch = launch
+        self._launcher = None if launch is None else launch.end
         self._lock = threading.Lock()
-        self._ended: dict[int, str] = {}  # by rank: how the launcher says that it ended
+        self._ended: dict[int, str] = {}  # by process: how the launcher says that it ended
         self._waker, self._woken = socket.socketpair()
         self._closing = False
 
@@ -97,6 +99,8 @@ class Watch(threading.Thread):
             self.failure = " ".join(reason.split())
         for peer in self._peers:
             peer.cut()
+        if self._launch is not None:
+            self._launch.process.kill()
         self.failed.set()
         self._wake()
 
@@ -176,12 +180,12 @@ class Watch(threading.Thread):
     def _gone(self, peer: Peer) -> None:
         """It has ended without a word; the launcher may know by which signal."""
         deadline = time.monotonic() + WORD
-        while self._launcher is not None and peer.rank not in self._ended and (left := deadline - time.monotonic()) > 0:
+        while self._launcher is not None and peer.pid not in self._ended and (left := deadline - time.monotonic()) > 0:
             with selectors.DefaultSelector() as selector:
                 selector.register(self._launcher, selectors.EVENT_READ)
                 if selector.select(left) and not self._read_report():
                     break
-        self.fail(f"{peer} has ended{self._ended.get(peer.rank, '')}")
+        self.fail(f"{peer} has ended{self._ended.get(peer.pid, '')}")
 
     def _report(self, selector: selectors.BaseSelector) -> None:
         if not self._read_report():
@@ -198,7 +202,8 @@ class Watch(threading.Thread):
         except OSError:
             data = b""
         for line in data.splitlines():
-            self._ended |= {int(rank): f" ({how})" for rank, how in json.loads(line).items()}
+            process, how = json.loads(line)
+            self._ended[process] = f" ({how})"
         return bool(data)
 
     def _last_resort(self) -> None:

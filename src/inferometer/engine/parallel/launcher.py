@@ -2,7 +2,7 @@
 
 Started as `python -m inferometer.engine.parallel.launcher FD SIZE HOST PORT STORE_PORT`: a socket whose other end rank 0 holds, how many
 ranks there are, rank 0 among them, and where it and the ranks' store listen. When a rank fails, it says on that socket how, as a line of
-JSON: {"1": "SIGKILL"}.
+JSON with the process: [1234, "SIGKILL"].
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ import signal
 import socket
 import sys
 import threading
+import time
 from contextlib import suppress
 from dataclasses import fields
-from typing import Any
+from typing import Any, Final
+
+_LOOK_S: Final = 0.05
 
 
 def main(arguments: list[str]) -> int:
@@ -26,6 +29,7 @@ def main(arguments: list[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(end,), daemon=True).start()
+    threading.Thread(target=_report, args=(end,), daemon=True).start()
     logging.disable(logging.CRITICAL)  # that a rank has ended is said once, by rank 0
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -50,17 +54,25 @@ def main(arguments: list[str]) -> int:
     follower = ("-m", "inferometer.engine.parallel.follower", *arguments[1:], str(os.getpid()))
     try:
         elastic_launch(config, sys.executable)(*follower)
-    except ChildFailedError as error:
-        ended = {rank + 1: _how(failure.exitcode) for rank, failure in error.failures.items()}
-        with suppress(OSError):
-            end.sendall(json.dumps(ended).encode() + b"\n")
+    except ChildFailedError:
         return 1
     return 0
 
 
-def _how(code: int) -> str:
-    """How a process ended that has this exit code."""
-    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+def _report(end: socket.socket) -> None:
+    """Says how the first rank ended that did not end well. The agent knows only once it has ended the others, which takes it seconds."""
+    while True:
+        try:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:  # not started yet, or the agent was first
+            ended = None
+        if ended is None or (ended.si_code == os.CLD_EXITED and ended.si_status == 0):
+            time.sleep(_LOOK_S)
+            continue
+        how = f"exit code {ended.si_status}" if ended.si_code == os.CLD_EXITED else signal.Signals(ended.si_status).name
+        with suppress(OSError):
+            end.sendall(json.dumps([ended.si_pid, how]).encode() + b"\n")
+        return
 
 
 def _end_with(end: socket.socket) -> None:

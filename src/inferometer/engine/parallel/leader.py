@@ -64,7 +64,7 @@ class Leader:
         self._waits = 0
         self._closed = False
         self._collectives: dict[str, Collective] = {}
-        self._watch = Watch(peers, None if launch is None else launch.end)
+        self._watch = Watch(peers, launch)
         self._watch.start()
 
     @property
