@@ -106,7 +106,7 @@ class Engine:
     @property
     def page_bytes(self) -> int:
         """Bytes of a page over all layers."""
-        return PagedCache.page_bytes(self.model.spec, self.kv_dtype, self.page_size)
+        return PagedCache.page_bytes(self.model.local, self.kv_dtype, self.page_size)
 
     @property
     def pages(self) -> int:
@@ -245,7 +245,7 @@ class Engine:
     def _running(self) -> Runner:
         if self._runner is None:
             stride = min(self.pages, -(-self._longest // self.page_size))
-            cache = PagedCache(self.model.spec, self.pages, self.page_size, self.model.device, self.kv_dtype)
+            cache = PagedCache(self.model.local, self.pages, self.page_size, self.model.device, self.kv_dtype)
             # A cache in 8 bits is written and read by torch's operations, which ask the device as they go.
             graphs = self.graphs and cache.key_scales is None
             self._runner = Runner(self.model, cache, seats=self.seats, stride=stride, graphs=graphs, watermark=self.watermark)

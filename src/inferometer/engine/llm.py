@@ -166,7 +166,7 @@ class LLM:
             if isinstance(source, QuantisedSource):
                 quantised = stored_layouts(self.spec, source, kind, self.device, shard)
             elif weights_in is not None:
-                quantised = layouts(self.spec, QuantLayout.of(weights_in, self.device), shard)
+                quantised = layouts(self.spec, QuantLayout.of(weights_in, self.device))
             check_weights(self.spec, self.device, self.dtype, weights_in, shards=ranks.size)
             self.model = Transformer(self.spec, self.device, self.dtype, numerics, quantised, collective)
             load(self.model, source, kind)
@@ -221,10 +221,9 @@ class LLM:
         Raises UserError if there is memory for none.
         """
         if isinstance(self.ranks, Leader):
-            own, others = self.ranks.ask(
-                Call(self._name, LLM._room, (seats, sweep_tokens), answered=True), lambda: self._room(seats, sweep_tokens)
-            )
-            return min(own, *others)
+            call = Call(self._name, LLM._room, (seats, sweep_tokens), answered=True)
+            own, others = self.ranks.ask(call, lambda: self._room(seats, sweep_tokens))
+            return min(own, *map(int, others))
         return self._room(seats, sweep_tokens)
 
     def _room(self, seats: int, sweep_tokens: int) -> int:

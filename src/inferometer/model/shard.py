@@ -111,6 +111,10 @@ class Shard:
         return self._part(spec.query_size), keys, range(keys.start + spec.kv_size, keys.stop + spec.kv_size)
 
 
+WHOLE = Shard()
+"""A model that is not cut."""
+
+
 def local_kv_heads(spec: ModelSpec, shards: int) -> int:
     """Key heads on each device: where there are fewer than devices, each device keeps a copy of the one it needs."""
     return max(1, spec.kv_heads // shards)

@@ -260,7 +260,7 @@ class NativeBackend:
             except UserError as error:
                 raise CacheTooSmallError(f"pages of KV cache: {needed} needed, 0 available; {error}") from error
             if needed > room:
-                page = PagedCache.page_bytes(self._llm.spec, self._llm.kv_dtype, PAGE_SIZE)
+                page = PagedCache.page_bytes(self._llm.model.local, self._llm.kv_dtype, PAGE_SIZE)
                 raise CacheTooSmallError(
                     f"{least} x {tokens} tokens together need {needed} pages of KV cache ({needed * page / 2**30:.2f} GiB), "
                     f"{room} ({room * page / 2**30:.2f} GiB) are available; use a smaller batch or length, or raise --gpu-memory"
