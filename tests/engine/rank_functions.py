@@ -47,3 +47,8 @@ def stop(held: Any, *ranks: int) -> None:
     """For ever, on some ranks."""
     if held.rank in ranks:
         os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def damage(llm: Any) -> None:
+    """Weights that are no numbers."""
+    llm.model.embedding.token.weight.fill_(float("nan"))

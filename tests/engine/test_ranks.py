@@ -54,14 +54,14 @@ def test_ranks_do_what_they_are_told_and_end_with_their_leader(three: Leader) ->
     ask(three, rank_functions.number, keeps=7)
     assert ask(three, rank_functions.twice, target=7) == [2, 4]
 
-    with pytest.raises(UserError, match="^rank 2: no such thing; ask for another$"):
+    with pytest.raises(UserError, match=r"^rank 2: no such thing; ask for another$"):
         ask(three, rank_functions.refuse, 2)
-    with pytest.raises(RuntimeError, match="^rank 1: MemoryError: no room$") as lacking:
+    with pytest.raises(RuntimeError, match=r"^rank 1: MemoryError: no room$") as lacking:
         ask(three, rank_functions.exhaust, 1)
     assert type(lacking.value).__name__ == "OutOfMemoryError"
     assert ask(three, rank_functions.number) == [1, 2]  # nobody has ended of that
 
-    with pytest.raises(UserError, match="^mine$"):
+    with pytest.raises(UserError, match=r"^mine$"):
         three.ask(Call(RANKS, rank_functions.number, answered=True), _refuse_here)
     assert ask(three, rank_functions.number) == [1, 2]
 
@@ -154,5 +154,5 @@ def test_ranks_that_cannot_start_are_told(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("address", [("203.0.113.7", 0), ("no such host", 0)])
 def test_ranks_meet_at_an_address_of_this_machine(address: tuple[str, int]) -> None:
-    with pytest.raises(UserError, match="--master-addr .* cannot be used"):
+    with pytest.raises(UserError, match=r"--master-addr .* cannot be used"):
         start(2, address=address[0], port=address[1])

@@ -106,22 +106,13 @@ class Leader:
 
     def flush(self) -> None:
         """Sends what is in the stream."""
-        told, self._told = tuple(self._told), []
-        if told and self._watch.failure is None and not self._closed:
-            data = frame(told)
-            with self._waiting():
-                for peer in self._peers:
-                    try:
-                        peer.commands.sendall(data)
-                    except OSError:
-                        self._watch.failed.wait(_BLAME_S)  # it finds out why
-                        self._watch.fail(f"{peer} takes no orders")
+        if self._told:
+            self._send(*self._told)
 
     def run(self, order: Order, own: Callable[[], T]) -> T:
         """On every rank: `order` on the others, `own` here."""
         self.check()
-        self._told.append(order)
-        self.flush()
+        self._send(*self._told, order)
         try:
             with self._waiting():
                 return own()
@@ -143,8 +134,7 @@ class Leader:
         then, so that nobody need wait for what comes of it elsewhere.
         """
         self.check()
-        self._told.append(call)
-        self.flush()
+        self._send(*self._told, call)
         failure: Exception | None = None
         try:
             with self._waiting():
@@ -185,8 +175,7 @@ class Leader:
         """Ends the other ranks. Does nothing the second time."""
         if self._closed:
             return
-        self._told.append(End())
-        self.flush()
+        self._send(*self._told, End())
         self._closed = True
         well = self._watch.failure is None
         self._watch.close()
@@ -200,6 +189,19 @@ class Leader:
         for peer in self._peers:
             peer.close()
         self._collectives.clear()
+
+    def _send(self, *orders: Order) -> None:
+        """Sends the stream with what is behind it, and begins it anew. Nobody is told anything of what cannot be sent."""
+        if self._watch.failure is None and not self._closed:
+            data = frame(orders)
+            with self._waiting():
+                for peer in self._peers:
+                    try:
+                        peer.commands.sendall(data)
+                    except OSError:
+                        self._watch.failed.wait(_BLAME_S)  # it finds out why
+                        self._watch.fail(f"{peer} takes no orders")
+        self._told = []
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:

@@ -8,10 +8,11 @@ from inferometer.engine.device import resolve_device
 from inferometer.errors import UserError
 
 
-def check_count(count: object) -> None:
-    """Raises UserError for what is no number of ranks."""
+def check_count(count: object) -> int:
+    """The number of ranks. Raises UserError for what is none."""
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise UserError(f"--tensor-parallel must be a whole number of at least 1, not {count!r}")
+    return count
 
 
 def rank_device(name: str, local_rank: int, local_size: int) -> torch.device:

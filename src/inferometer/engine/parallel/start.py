@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from inferometer.engine.parallel.follower import follow
-from inferometer.engine.parallel.leader import lead, start
+from inferometer.engine.parallel.leader import Leader, lead, start
 from inferometer.engine.parallel.placement import check_count
-from inferometer.engine.parallel.ranks import SOLO, Ranks
+from inferometer.engine.parallel.ranks import SOLO, Follower, Ranks, Solo
 from inferometer.engine.parallel.torchrun import Torchrun
 from inferometer.errors import UserError
 
@@ -15,16 +15,14 @@ def local_ranks(tensor_parallel: int | Ranks) -> tuple[int, int]:
 
     In a process that torchrun has started as another rank than 0 it does not return: that one follows until rank 0 ends, and ends then.
     """
-    if not isinstance(tensor_parallel, int):
+    if isinstance(tensor_parallel, Leader | Follower | Solo):
         return tensor_parallel.local_rank, tensor_parallel.local_size
-    check_count(tensor_parallel)
-    here = Torchrun.of() if tensor_parallel > 1 else None
+    count = check_count(tensor_parallel)
+    here = Torchrun.of() if count > 1 else None
     if here is None:
-        return 0, tensor_parallel
-    if here.size != tensor_parallel:
-        raise UserError(
-            f"--tensor-parallel {tensor_parallel}, and torchrun has started {here.size} processes; use --tensor-parallel {here.size}"
-        )
+        return 0, count
+    if here.size != count:
+        raise UserError(f"--tensor-parallel {count}, and torchrun has started {here.size} processes; use --tensor-parallel {here.size}")
     if here.rank:
         raise SystemExit(follow(here))
     return here.local_rank, here.local_size
@@ -35,9 +33,10 @@ def ranks_of(tensor_parallel: int | Ranks) -> Ranks:
 
     Raises RanksError where they do not come up.
     """
-    if not isinstance(tensor_parallel, int):
+    if isinstance(tensor_parallel, Leader | Follower | Solo):
         return tensor_parallel
-    if tensor_parallel == 1:
+    count = check_count(tensor_parallel)
+    if count == 1:
         return SOLO
     here = Torchrun.of()
-    return start(tensor_parallel) if here is None else lead(here)
+    return start(count) if here is None else lead(here)
