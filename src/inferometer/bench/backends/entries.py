@@ -27,6 +27,7 @@ NATIVE: Final = BackendEntry(
     watermark=True,
     memory_limit=True,
     decode_at=True,
+    tensor_parallel=True,
 )
 
 HF: Final = BackendEntry(

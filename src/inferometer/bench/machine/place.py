@@ -19,7 +19,8 @@ _GPU_DTYPES: Final[tuple[Literal["float32", "float16", "bfloat16"], ...]] = ("fl
 class Place:
     """A device. `torch_name` is torch's ("cpu", "cuda:0"); `slug` and `spec` are the catalogue's, None for a card that it does not know.
 
-    count: devices of the machine that a model could be sharded over. memory_bytes: of one, None where the driver does not tell.
+    count: GPUs of the machine from this one on, over which a model could be sharded; a CPU takes any number of shards.
+    memory_bytes: of one, None where the driver does not tell.
     """
 
     torch_name: str
@@ -70,7 +71,7 @@ def find_place(device: str, machine: Machine | None = None) -> Place:
         slug=slug,
         name=here.gpus[index].name,
         spec=spec,
-        count=len(here.gpus),
+        count=len(here.gpus) - index,
         memory_bytes=here.gpus[index].memory_bytes or (None if spec is None else spec.memory_bytes),
         multiplies=tuple(dtype for dtype in _GPU_DTYPES if spec is None or spec.matmul_flop_s(dtype) is not None),
     )
