@@ -356,6 +356,11 @@ def run_part(name: str, gpus: int) -> list[Row]:
     return [{"part": name, "gpus": gpus, **row} for row in rows]
 
 
+def shown(row: Row) -> str:
+    """A line."""
+    return f"{row['what']:44} {row['bytes'] / KIB:10.0f} KiB {row['us']:9.2f} us"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpus", type=int, default=2)
@@ -374,7 +379,7 @@ def main() -> int:
         return 2
     rows = [row for name in arguments.only for row in run_part(name, arguments.gpus)]
     for row in rows:
-        print(f"{row['what']:36} {row['bytes'] / KIB:10.0f} KiB {row['us']:9.2f} us")
+        print(shown(row))
     if arguments.output:
         with open(arguments.output, "w", encoding="utf-8") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)

@@ -104,6 +104,12 @@ class GpuCollective:
             return self._copies.sum(x)
         return x.copy_(summed(self._nccl.parts(x))) if self._invariant else self._nccl.sum(x)
 
+    def disconnect(self) -> None:
+        """Closes what NCCL holds, until it is needed again."""
+        connected = self.__dict__.pop("_nccl", None)
+        if connected is not None:
+            connected.close()
+
     @cached_property
     def _nccl(self) -> Nccl:
         return Nccl(self._store, self.rank, self.size, self.device, self._limit)

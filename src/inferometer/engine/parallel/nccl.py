@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from datetime import timedelta
 from typing import Any
 
@@ -23,6 +24,11 @@ class Nccl:
         with torch.cuda.device(device):
             self._group = dist.ProcessGroupNCCL(dist.PrefixStore("nccl", store), rank, size, options)
         self._size = size
+        self._end = weakref.finalize(self, self._group.abort)
+
+    def close(self) -> None:
+        """Lets go of the other ranks. For when nothing is under way any more."""
+        self._end()
 
     def sum(self, x: Tensor) -> Tensor:
         """x, contiguous, becomes its sum over the ranks, the same on all; the order of additions is NCCL's."""

@@ -67,9 +67,11 @@ class PeerMemory:
 
     def __init__(self, nbytes: int, peers: Peers) -> None:
         import torch.distributed._symmetric_memory as symmetric
+        from torch._C._distributed_c10d import _SymmetricMemory
 
         self.own: Tensor = symmetric.empty(nbytes, dtype=torch.uint8, device=peers.device)
-        self._handle: Any = symmetric.rendezvous(self.own, peers.name)  # type: ignore[arg-type]  # a name of ranks is a str
+        # Not torch's function of this name: that asks its registry of groups, in which these ranks are not.
+        self._handle: Any = _SymmetricMemory.rendezvous(self.own, peers.name)
         pointers = self._handle.buffer_ptrs
         # A tensor may begin within what was shared, and does so at the same place on every rank.
         self._offset = self.own.data_ptr() - pointers[peers.host.rank]

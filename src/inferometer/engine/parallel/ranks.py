@@ -72,6 +72,8 @@ class Follower:
     def collective(self, device: torch.device, *, invariant: bool) -> Collective:
         """Made when it is first asked for."""
         kind = device.type, invariant
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # this process has no other
         if kind not in self._collectives:
             self._collectives[kind] = collective(device, self._store(), self.rank, self.size, self._address, invariant=invariant)
         return self._collectives[kind]

@@ -18,7 +18,6 @@ REPEATS: Final = 5
 WIDTH: Final = 4096
 
 
-@torch.inference_mode()
 def tune_sums(collective: GpuCollective) -> None:
     """Gives a collective its choice: from the cache folder of rank 0, or measured by all ranks together and kept there.
 
@@ -29,7 +28,12 @@ def tune_sums(collective: GpuCollective) -> None:
     path = choice_path(torch.cuda.get_device_name(collective.device), collective.size)
     known = collective.broadcast(dict(load_choice(path)) if collective.rank == 0 else {})
     if not known:
-        known = collective.broadcast(best({size: times_s(collective, size) for size in SIZES}))
+        with torch.cuda.device(collective.device), torch.inference_mode():
+            times = {size: times_s(collective, size) for size in SIZES}
+            torch.cuda.synchronize()
+        known = collective.broadcast(best(times))
+        if "nccl" not in known.values():
+            collective.disconnect()
         if collective.rank == 0:
             save_choice(path, known)
     collective.choice = known
