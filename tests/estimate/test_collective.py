@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,3 +62,11 @@ def test_devices_write_into_each_others_memory_unless_the_host_lies_between() ->
 @given(st.integers(1, 1 << 30), st.integers(1, 1 << 24), st.sampled_from([2, 4, 8]))
 def test_a_larger_sum_never_takes_less(payload: int, more: int, devices: int) -> None:
     assert peer_sum_s(payload + more, devices, A100) >= peer_sum_s(payload, devices, A100)
+
+
+def test_a_measured_link_takes_the_place_of_what_is_known_of_others() -> None:
+    slower = replace(H200, copy_bytes_s=H200.bandwidth_bytes_s * 0.85 / 2, word_s=3.3e-6)
+    assert peer_sum_s(8, 2, slower) - peer_sum_s(8, 2, H200) == pytest.approx(1e-6, rel=0.01)
+    assert peer_sum_s(1 << 30, 2, slower) / peer_sum_s(1 << 30, 2, H200) == pytest.approx(2, rel=0.01)
+    as_known = replace(H200, copy_bytes_s=H200.bandwidth_bytes_s * 0.85, word_s=2.3e-6)
+    assert peer_sum_s(1 << 20, 2, as_known) == pytest.approx(peer_sum_s(1 << 20, 2, H200))
