@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferometer.errors import UserError
@@ -44,6 +44,7 @@ def models(draw: st.DrawFn) -> ModelSpec:
     )
 
 
+@settings(deadline=None)
 @given(models(), st.sampled_from(COUNTS))
 def test_the_parts_make_the_whole(spec: ModelSpec, count: int) -> None:
     shards = [Shard(rank, count) for rank in range(count)]
@@ -67,6 +68,7 @@ def test_the_parts_make_the_whole(spec: ModelSpec, count: int) -> None:
             assert [held[row] for row in range(parameter.shape[0])] == [1] * spec.query_size + [copies] * 2 * spec.kv_size
 
 
+@settings(deadline=None)
 @given(models(), st.sampled_from(COUNTS))
 def test_a_query_head_lies_with_its_key_head(spec: ModelSpec, count: int) -> None:
     for rank in range(count):
