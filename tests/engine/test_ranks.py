@@ -95,6 +95,7 @@ def test_a_rank_that_fails_by_itself_ends_all(three: Leader, function: Callable[
         ask(three, rank_functions.number)
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed_ends_all(importable: None) -> None:
     leader = start(2)
     watched = Watched(descendants(os.getpid()))
