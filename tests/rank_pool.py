@@ -81,5 +81,5 @@ def _serve(rank: int, store: str, pipe: Connection) -> None:
             return
         try:
             pipe.send((True, work(GlooCollective(groups[ranks]), *arguments)))
-        except BaseException:
+        except Exception:  # noqa: BLE001 (whoever asked is told)
             pipe.send((False, traceback.format_exc()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -91,19 +92,22 @@ WAYS = (
 )
 
 
-def generated(ranks: Collective, case: Case, requests: int = 6) -> dict[int, list[tuple[int, float]]]:
-    """The tokens of requests that share beginnings, greedy and sampled, more than run together and in sweeps that cut prompts."""
+def generated(ranks: Collective, case: Case, requests: Sequence[int] = range(6)) -> dict[int, list[tuple[Any, ...]]]:
+    """(token, log-probability, those of the prompt) of requests by their numbers.
+
+    They share beginnings, some are greedy and some sampled; more than run together, and in sweeps that cut prompts.
+    """
     model = model_of(ranks, case)
     kv_dtype = None if case.kv_dtype is None else getattr(torch, case.kv_dtype)
     engine = Engine(model, pages=24, page_size=4, seats=4, sweep_tokens=9, kv_dtype=kv_dtype)
     shared = tuple(i * i % model.spec.vocabulary for i in range(9))
-    for number in range(requests):
+    for number in requests:
         prompt = (*shared[: 9 if number % 2 else 4], *(number % model.spec.vocabulary,) * (number + 1))
         engine.add(Request(number, prompt, WAYS[number % len(WAYS)], seed=number))
-    found: dict[int, list[tuple[int, float]]] = {number: [] for number in range(requests)}
+    found: dict[int, list[tuple[Any, ...]]] = {number: [] for number in requests}
     while engine.has_work:
         for emission in engine.step():
-            found[emission.request_id].append((emission.token_id, emission.logprob))
+            found[emission.request_id].append((emission.token_id, emission.logprob, emission.prompt_logprobs))
     engine.close()
     return found
 

@@ -25,6 +25,7 @@ from inferometer.kernels import (
     norm,
     paged_decode,
     ragged_prefill,
+    rank_peaks,
     rotary_write,
     skinny,
     token_bounds,
@@ -245,6 +246,13 @@ class TestCommonCards:
         head_choice.choose_best_triton(x, weight, Places.on(x.device, rows))
         head_choice.choose_best_triton(x, weight, Places.on(x.device, rows), norm=norm.NormWeights("layer", 1e-5, x[0], x[0]))
         card.check(kernels=4)
+
+    def test_rank_peaks(self, card: Card) -> None:
+        x, weight = torch.zeros(2, 512, dtype=half(card)), torch.zeros(1000, 512, dtype=half(card))
+        rank_peaks.product_peaks(x, weight, 1000, candidates(2, 512)[0])
+        peaks = rank_peaks.row_peaks_triton(torch.zeros(2, 9000, dtype=half(card)), 1000)
+        rank_peaks.choose_among_triton(torch.cat((peaks, peaks), 1), Places.on(x.device, 2))
+        card.check(kernels=5)
 
     @pytest.mark.parametrize(("rows", "outputs", "inputs"), [(1, 2048, 1024), (100, 16384, 300), (300, 2048, 1024)])
     def test_invariant_linear(self, card: Card, rows: int, outputs: int, inputs: int) -> None:

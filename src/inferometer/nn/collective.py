@@ -48,7 +48,8 @@ class Collective(Protocol):
     def gather(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         """Every rank's x, (rows, columns) of any type, side by side in the order of the ranks: (rows, columns * size), bit for bit.
 
-        out: where it goes, of x's type with a contiguous last dimension; as many columns as it is short of are left out at the end.
+        x: its last dimension is contiguous, its rows may be apart. out: where it goes, of x's type with a contiguous last dimension; as
+        many columns as it is short of are left out at the end.
         """
         ...
 

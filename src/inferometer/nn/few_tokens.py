@@ -231,6 +231,8 @@ class FewTokens:
     def _few_bits(self, weight: QuantWeight, bias: int | None) -> _Linear:
         if weight.activations == "fp8":
             raise ValueError("activations in fp8")
+        if weight.group is not None and weight.group % 32:
+            raise ValueError("groups that begin within a vector")
         return _Linear(
             self._hold(weight.data), bias, *weight.shape, 0, 0, self._hold(weight.scale), self._hold(weight.zero), self._hold(weight.order),
             weight.group or 0, _KINDS.index(weight.kind), _SCALES.index(weight.scale.dtype), weight.activations == "int8",

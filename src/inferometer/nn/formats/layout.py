@@ -45,8 +45,10 @@ class QuantLayout:
 
     def part(self, whole: int, inputs: int) -> QuantLayout:
         """Of some `inputs` of a matrix of `whole`, of which every rank has as many: their groups may have to be smaller."""
-        if self.group is None or self.group >= whole:
+        if self.group is None or inputs == whole:
             return self
+        if self.group >= whole or self.group % inputs == 0:  # all of them in one
+            return replace(self, group=-(-inputs // 32) * 32)
         return replace(self, group=gcd(self.group, inputs))
 
     def empty(self, outputs: int, inputs: int, device: torch.device | str) -> QuantWeight:

@@ -83,13 +83,11 @@ class QuantisedSource:
         if name not in self._matrices:
             return self._source.read_part(name, extent, device, dtype)
         outputs, inputs = (range(*bounds) for bounds in (extent[::-1] if self._transposed else extent))
-        matrix, order = self._matrices[name], self.outline(name)[1]
-        if order is not None:  # inputs are not where they belong: all of them, for these outputs
-            part = self.quantised_part(name, outputs, None, None).dequantised()[:, inputs.start : inputs.stop]
-        else:
-            layout = self.outline(name)[0].part(matrix.inputs, len(inputs)) if len(inputs) < matrix.inputs else None
-            part = self.quantised_part(name, outputs, inputs, None if layout is None else layout.group).dequantised()
-        part = part.to(device=device, dtype=dtype)
+        matrix, (layout, order) = self._matrices[name], self.outline(name)
+        # Inputs in another order are anywhere: all of them, for these outputs.
+        columns = range(matrix.inputs) if order is not None else whole_groups(inputs, layout.group, matrix.inputs)
+        part = self.quantised_part(name, outputs, columns, layout.group).dequantised()
+        part = part[:, inputs.start - columns.start : inputs.stop - columns.start].to(device=device, dtype=dtype)
         return part.t() if self._transposed else part
 
     def quantised_part(self, name: str, outputs: range | None, inputs: range | None, group: int | None) -> QuantWeight:
@@ -99,11 +97,13 @@ class QuantisedSource:
             width = group_of(matrix, self._how)
         own = range(matrix.outputs) if outputs is None else outputs
         columns = range(matrix.inputs) if inputs is None else whole_groups(inputs, width, matrix.inputs)
-        part = StoredPart(matrix, self._how, range(own.start // 8 * 8, min(-(-own.stop // 8) * 8, matrix.outputs)), columns)
+        if inputs is not None and width is not None and width >= matrix.inputs:  # one group, whose scale every part of it has
+            columns = _by_eights(inputs, matrix.inputs)
+        part = StoredPart(matrix, self._how, _by_eights(own, matrix.outputs), columns)
         tensors = {what: self._source.raw(stored, part.extent(what, self._shape(stored))) for what, stored in part.parts.items()}
         found = self._guarded(name, lambda: _READERS[self._how.method](part.matrix, tensors, self._how))
         found = found.rows(own.start - part.outputs.start, own.stop - part.outputs.start)
-        if inputs is None or inputs == range(matrix.inputs):
+        if inputs is None or inputs == columns:
             return found
         return cut_inputs(found, range(inputs.start - columns.start, inputs.stop - columns.start), group)
 
@@ -147,6 +147,11 @@ class QuantisedSource:
         except (ValueError, RuntimeError, IndexError) as error:
             words = " ".join(str(error).split())
             raise ModelError(f"{self.where(name)}: the matrix {name} is not what {self._how.method} says: {words}") from None
+
+
+def _by_eights(numbers: range, width: int) -> range:
+    """All of the words of eight that hold these."""
+    return range(numbers.start // 8 * 8, min(-(-numbers.stop // 8) * 8, width))
 
 
 def stored_layouts(spec: ModelSpec, source: QuantisedSource, family: Family, device: torch.device, shard: Shard = WHOLE) -> Layouts:
