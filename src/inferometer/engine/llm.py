@@ -156,7 +156,7 @@ class LLM:
     def _load(self, weights: Literal["auto", "dummy"], dtype: str, numerics: Numerics, narrow: torch.dtype | None, seed: int) -> None:
         """This rank's part of the weights."""
         ranks, weights_in = self.ranks, self.weight_format
-        shard, collective = Shard(ranks.rank, ranks.size), ranks.collective(self.device)
+        shard, collective = Shard(ranks.rank, ranks.size), ranks.collective(self.device, invariant=numerics is Numerics.INVARIANT)
         with closing(open_source(self.description, weights=weights, seed=seed)) as source:
             kind = family(self.description.spec.family)
             self.spec = fitted(self.description.spec, source, kind, collective)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -46,6 +47,9 @@ class GlooCollective:
 
     def all_reduce_norm(self, x: Tensor, residual: Tensor, norm: NormWeights) -> Tensor:
         return norm.of(residual, self.all_reduce(x))
+
+    def sum_of(self, function: Callable[[Tensor], Tensor], x: Tensor, residual: Tensor, norm: NormWeights) -> Tensor:
+        return self.all_reduce_norm(function(x), residual, norm)
 
     def gather(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         return side_by_side(self._gathered(x).to(x.device), out)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import torch
 
+from inferometer.engine.parallel.chooser import gpu_collective
 from inferometer.engine.parallel.store import Store, part_of
 from inferometer.nn.collective import Collective
 from inferometer.nn.gloo_collective import GlooCollective
@@ -37,6 +38,13 @@ def gloo_group(store: Store, rank: int, size: int, address: str) -> Any:
     return group
 
 
-def collective(device: torch.device, store: Store, rank: int, size: int, address: str) -> Collective:
-    """The way between ranks that compute on such a device. Every rank calls this at the same point."""
-    return GlooCollective(gloo_group(store, rank, size, address))
+def collective(device: torch.device, store: Store, rank: int, size: int, address: str, *, invariant: bool) -> Collective:
+    """The way between ranks that compute on such a device; invariant: no bit that it gives depends on what is beside it.
+
+    Every rank calls this at the same point, once for each kind of device and of numerics.
+    """
+    kind = f"{device.type}-{'invariant' if invariant else 'fastest'}"
+    host = GlooCollective(gloo_group(part_of(store, f"{kind}-host"), rank, size, address))
+    if device.type != "cuda":
+        return host
+    return gpu_collective(host, part_of(store, kind), device, invariant=invariant, limit=LIMIT)

@@ -63,7 +63,7 @@ class Leader:
         self._refused = 0
         self._waits = 0
         self._closed = False
-        self._collectives: dict[str, Collective] = {}
+        self._collectives: dict[tuple[str, bool], Collective] = {}
         self._watch = Watch(peers, launch)
         self._watch.start()
 
@@ -94,11 +94,12 @@ class Leader:
         self._names += 1
         return self._names
 
-    def collective(self, device: torch.device) -> Collective:
+    def collective(self, device: torch.device, *, invariant: bool) -> Collective:
         """Made when it is first asked for."""
-        if device.type not in self._collectives:
-            self._collectives[device.type] = collective(device, self._store, self.rank, self.size, self._address)
-        return self._collectives[device.type]
+        kind = device.type, invariant
+        if kind not in self._collectives:
+            self._collectives[kind] = collective(device, self._store, self.rank, self.size, self._address, invariant=invariant)
+        return self._collectives[kind]
 
     def tell(self, order: Order) -> None:
         """Puts an order into the stream. It goes out before whatever is run next. Nobody takes it once the ranks have ended."""

@@ -34,8 +34,11 @@ class Ranks(Protocol):
     @property
     def leads(self) -> bool: ...
 
-    def collective(self, device: torch.device) -> Collective:
-        """The way between the ranks' models, made when it is first asked for: by every rank at the same point."""
+    def collective(self, device: torch.device, *, invariant: bool) -> Collective:
+        """The way between the ranks' models, made when it is first asked for: by every rank at the same point.
+
+        invariant: no bit that it gives depends on what is beside it.
+        """
         ...
 
 
@@ -46,7 +49,7 @@ class Solo:
     size = local_size = 1
     leads = True
 
-    def collective(self, device: torch.device) -> Collective:
+    def collective(self, device: torch.device, *, invariant: bool) -> Collective:
         """Nobody to talk to."""
         return ALONE
 
@@ -64,10 +67,13 @@ class Follower:
         self.local_rank, self.local_size = local_rank, local_size
         self._address = address
         self._store = store
-        self._collectives: dict[str, Collective] = {}
+        self._collectives: dict[tuple[str, bool], Collective] = {}
 
-    def collective(self, device: torch.device) -> Collective:
+    def collective(self, device: torch.device, *, invariant: bool) -> Collective:
         """Made when it is first asked for."""
-        if device.type not in self._collectives:
-            self._collectives[device.type] = collective(device, self._store(), self.rank, self.size, self._address)
-        return self._collectives[device.type]
+        kind = device.type, invariant
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # this process has no other
+        if kind not in self._collectives:
+            self._collectives[kind] = collective(device, self._store(), self.rank, self.size, self._address, invariant=invariant)
+        return self._collectives[kind]
