@@ -17,6 +17,7 @@ import torch
 from processes import Watched, descendants
 
 from inferometer import LLM, SamplingParams
+from inferometer.bench.backends.native import NativeBackend
 from inferometer.engine.invented import fill, invent
 from inferometer.engine.parallel.leader import Leader, start
 from inferometer.engine.parallel.ranks import RanksError
@@ -151,6 +152,27 @@ def test_weights_that_give_no_score_are_told_and_the_ranks_go_on(llama: Path, tw
         broken.generate([[1, 2, 3]], SamplingParams(max_new_tokens=3))
     broken.close()
     assert_alike(alone, shared, 3)
+
+
+def test_the_benchmarks_backend_runs_over_ranks(alone: LLM, llama: Path, two: Leader) -> None:
+    backends = NativeBackend(alone), NativeBackend(LLM(llama, **HOW, tensor_parallel=two))
+    rows = [prompt[:20] for prompt in prompts(40, 20) if len(prompt) >= 20][:3]
+    found = []
+    for backend in backends:
+        backend.prepare(3, 30)
+        continued = backend.continuation(rows, 6)
+        params = SamplingParams(max_new_tokens=6, ignore_eos=True)
+        backend.prepare(3, 66)
+        backend.hold([row * 3 for row in rows], params, 5, filled=True)
+        backend.again()
+        backend.synchronise()
+        backend.abandon()
+        found.append((continued.tokens, backend.forward(rows, loss=True), backend.logits(rows, last_only=False)))
+    assert found[0][0] == found[1][0]
+    assert found[0][1] == pytest.approx(found[1][1], rel=1e-5)
+    torch.testing.assert_close(found[0][2], found[1][2], atol=1e-4, rtol=0)
+    assert backends[1].usable
+    backends[1].close()
 
 
 def test_a_models_quality_over_ranks_is_its_quality(alone: LLM, shared: LLM) -> None:

@@ -18,6 +18,7 @@ from inferometer.bench.records.failures import CacheTooSmallError
 from inferometer.engine.engine import PAGE_SIZE, SEATS, SWEEP_TOKENS, Engine
 from inferometer.engine.invented import fill, invent
 from inferometer.engine.llm import LLM
+from inferometer.engine.parallel.leader import Leader
 from inferometer.errors import UserError
 from inferometer.hardware.host_memory import free_host_bytes
 from inferometer.nn.batch import prompt_batch
@@ -94,6 +95,11 @@ class NativeBackend:
     def resident_bytes(self) -> int:
         """Bytes of the weights and of the engine's pages."""
         return self._weight_bytes + (0 if self._engine is None else self._engine.pages * self._engine.page_bytes)
+
+    @property
+    def usable(self) -> bool:
+        """Whether another batch can run. The ranks of a model end together, and nothing runs on those that are left."""
+        return not isinstance(self._llm.ranks, Leader) or self._llm.ranks.well
 
     def prepare(self, rows: int, tokens: int) -> None:
         """Takes as many pages as such a batch can come to use; raises CacheTooSmallError where there is no room.

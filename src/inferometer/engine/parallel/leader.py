@@ -77,6 +77,11 @@ class Leader:
         """The ids of the other ranks' processes, each on its machine."""
         return tuple(peer.pid for peer in self._peers)
 
+    @property
+    def well(self) -> bool:
+        """Whether the ranks are there."""
+        return self._watch.failure is None and not self._closed
+
     def check(self) -> None:
         """Raises RanksError if the ranks have ended."""
         if self._watch.failure is not None:
