@@ -26,10 +26,10 @@ from inferometer.nn.collective import Collective
 _BLAME_S: Final = 3.0
 """After an error that another rank may have caused, how long rank 0 waits to hear of that."""
 
-_SHORT_SPINS: Final = 2000
-"""Looks at the device without a pause, some milliseconds: a decode step is over by then."""
+_SHORT_SPINS: Final = 200
+"""Looks at the device without a pause, some tenths of a millisecond. Pauses let other threads of this process on."""
 
-_PAUSE_S: Final = 0.0001
+_PAUSE_S: Final = 0.00005
 
 END_S: Final = 2.0
 """How long ranks that were told to end may take before they are killed."""
