@@ -15,7 +15,6 @@ from inferometer.kernels.token_rows import Places
 from inferometer.model.description import describe
 from inferometer.model.families import family
 from inferometer.model.formats import weight_format
-from inferometer.model.shard import Shard
 from inferometer.nn.batch import prompt_batch
 from inferometer.nn.collective import Collective
 from inferometer.nn.formats.layout import QuantLayout, layouts
@@ -26,7 +25,6 @@ from inferometer.nn.transformer import Transformer
 from inferometer.schedule.request import Request
 from inferometer.schedule.sampling import SamplingParams
 
-CPU = torch.device("cpu")
 PROMPTS = ((5, 1, 2, 3, 4), (2,), (4, 4, 0, 1))
 SHARPER = 8
 """Dummy weights give logits that are nearly equal; these decide."""
@@ -43,6 +41,7 @@ class Case:
     deterministic: bool = False
     weights: str = "dummy"
     few: bool = True
+    device: str = "cpu"
 
 
 def model_of(ranks: Collective, case: Case) -> Transformer:
@@ -52,9 +51,10 @@ def model_of(ranks: Collective, case: Case) -> Transformer:
     spec = fitted(described.spec, source, kind, ranks)
     kept = None
     if case.quantize is not None:
-        kept = layouts(spec, QuantLayout.of(weight_format(case.quantize, case.dtype), CPU))
+        kept = layouts(spec, QuantLayout.of(weight_format(case.quantize, case.dtype), torch.device(case.device)))
+    device = torch.device(case.device)
     numerics = Numerics.INVARIANT if case.deterministic else Numerics.FASTEST
-    model = Transformer(spec, CPU, getattr(torch, case.dtype), numerics, kept, ranks)
+    model = Transformer(spec, device, getattr(torch, case.dtype), numerics, kept, ranks)
     load(model, source, kind)
     if case.weights == "dummy":
         for name, parameter in model.named_parameters():
@@ -70,17 +70,18 @@ def model_of(ranks: Collective, case: Case) -> Transformer:
 def outputs(ranks: Collective, case: Case) -> dict[str, Tensor]:
     """Hidden states of whole prompts, and of a decoder the logits after them, log-probabilities of targets, and the best tokens."""
     model = model_of(ranks, case)
-    batch = prompt_batch(PROMPTS, CPU)
+    batch = prompt_batch(PROMPTS, model.device)
     hidden = model.sweep(batch)
     found = {"hidden": hidden}
     if model.spec.pooler:
         found["pooled"] = model.pooled(hidden, batch)
     if not model.spec.encoder:
-        places, targets = Places.on(CPU, len(hidden)), torch.arange(len(hidden)) % model.spec.vocabulary
+        targets = torch.arange(len(hidden), device=model.device) % model.spec.vocabulary
+        places = Places.on(model.device, len(hidden))
         model.choose(hidden, places)
         found |= {"logits": model.logits(hidden), "told": model.log_probabilities(hidden, targets, chunk=4)}
         found |= {"tokens": places.token_ids.clone(), "logprobs": places.logprobs.clone()}
-    return found
+    return {name: tensor.cpu() for name, tensor in found.items()}
 
 
 GREEDY = SamplingParams(max_new_tokens=6, ignore_eos=True, prompt_logprobs=True)
@@ -110,26 +111,3 @@ def generated(ranks: Collective, case: Case, requests: Sequence[int] = range(6))
             found[emission.request_id].append((emission.token_id, emission.logprob, emission.prompt_logprobs))
     engine.close()
     return found
-
-
-def bytes_read(ranks: Collective, case: Case) -> dict[str, Any]:
-    """How many numbers of each tensor a load reads."""
-    described = describe(str(case.folder), config_only=False)
-    source, kind = open_source(described), family(described.spec.family)
-    counted: dict[str, int] = {}
-    read, read_part = source.read, source.read_part
-
-    def counting(name: str, *rest: Any) -> Tensor:
-        tensor = read(name, *rest)
-        counted[name] = counted.get(name, 0) + tensor.numel()
-        return tensor
-
-    def counting_part(name: str, *rest: Any) -> Tensor:
-        tensor = read_part(name, *rest)
-        counted[name] = counted.get(name, 0) + tensor.numel()
-        return tensor
-
-    source.read, source.read_part = counting, counting_part  # type: ignore[method-assign]
-    model = Transformer(described.spec, CPU, torch.float32, collective=ranks)
-    load(model, source, kind)
-    return {"read": sum(counted.values()), "held": sum(p.numel() for p in model.parameters()), "rank": Shard(ranks.rank, ranks.size).rank}

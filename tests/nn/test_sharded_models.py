@@ -165,6 +165,26 @@ def test_the_whole_is_not_what_it_was_by_chance(pool: RankPool) -> None:
     assert set(CONFIGS) == {VARIANTS[variant][0] for variant in VARIANTS}
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("variant", EVERY)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gpu_kernels_of_ranks_that_share_one_card(pool: RankPool, variant: str, dtype: str) -> None:
+    """Through gloo: nothing is recorded, but every kernel that ranks launch is."""
+    case = Case(folder_of(variant), dtype=dtype, device="cuda")
+    if dtype == "float32":
+        check_outputs(pool, 2, case, close=1e-4)
+    else:
+        found = pool.run(2, outputs, case)
+        assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+        assert (found[0]["hidden"] - whole(case)["hidden"]).abs().max() < 0.05 * whole(case)["hidden"].abs().max()
+    if variant != "bert":
+        pair = pool.run(2, generated, case)
+        assert pair[0] == pair[1]
+        if dtype == "float32":
+            check_tokens(pool, 2, case, close=1e-3)
+
+
 def test_counts_that_do_not_divide_are_refused(pool: RankPool) -> None:
     with pytest.raises(RuntimeError, match="UserError: --tensor-parallel 4 does not divide"):
         pool.run(4, outputs, replace(Case(tiny_model(_folder, "bloom")), few=False))
