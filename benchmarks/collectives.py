@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from inferometer.bench.machine.environment import environment
 from inferometer.engine.parallel.gpu_collective import GpuCollective
 from inferometer.engine.parallel.nccl import Nccl
 from inferometer.engine.parallel.peer_memory import PeerMemory, Peers, open_mailbox, without_multicast
@@ -328,11 +329,11 @@ def run_part(name: str, gpus: int) -> list[Row]:
         began = time.monotonic()
         processes = []
         for rank in range(gpus):
-            environment = os.environ | {"RANK": str(rank), "WORLD_SIZE": str(gpus), "STORE": f"{folder}/store"}
+            variables = os.environ | {"RANK": str(rank), "WORLD_SIZE": str(gpus), "STORE": f"{folder}/store"}
             command = [sys.executable, __file__, "--part", name]
             output = open(f"{folder}/{rank}.out", "w+")  # noqa: SIM115
             errors = open(f"{folder}/{rank}.err", "w+")  # noqa: SIM115
-            processes.append((subprocess.Popen(command, env=environment, stdout=output, stderr=errors), output, errors))
+            processes.append((subprocess.Popen(command, env=variables, stdout=output, stderr=errors), output, errors))
         status = "ok"
         for process, _, _ in processes:
             try:
@@ -361,6 +362,19 @@ def shown(row: Row) -> str:
     return f"{row['what']:44} {row['bytes'] / KIB:10.0f} KiB {row['us']:9.2f} us"
 
 
+def records(rows: list[Row], gpus: int) -> list[dict[str, Any]]:
+    """As benchmarks/measurements keeps them: one a size, microseconds by what was measured."""
+    device = torch.device("cuda", 0)
+    about = {"device_name": torch.cuda.get_device_name(device), "environment": environment(device)}
+    names = dict.fromkeys(row["what"] for row in rows)
+    found = []
+    for size in sorted({row["bytes"] for row in rows}):
+        times = {row["what"]: row["us"] for row in rows if row["bytes"] == size}
+        measured = {"measured": f"sums over {gpus} GPUs, microseconds", "bytes": size}
+        found.append(measured | {name: times.get(name) for name in names} | about)
+    return found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpus", type=int, default=2)
@@ -382,7 +396,7 @@ def main() -> int:
         print(shown(row))
     if arguments.output:
         with open(arguments.output, "w", encoding="utf-8") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
+            file.writelines(json.dumps(record) + "\n" for record in records(rows, arguments.gpus))
     return 0
 
 

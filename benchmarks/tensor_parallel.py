@@ -195,7 +195,7 @@ def main() -> int:
         rows = [row for part in ("mailbox", "collective", "nccl") for row in collectives.run_part(part, arguments.gpus)]
         print("\n".join(collectives.shown(row) for row in rows), flush=True)
         if arguments.sums:
-            arguments.sums.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            arguments.sums.write_text("".join(json.dumps(record) + "\n" for record in collectives.records(rows, arguments.gpus)))
         gate = SUM_GATE_US.get(arguments.gpus)
         for row in rows:
             if row["what"] == SUM and row["bytes"] == 8192 and gate is not None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from inferometer.kernels.support import constexpr, kernel, power_of_two, tl
+from inferometer.kernels.support import constexpr, early, kernel, power_of_two, tl
 
 WORD_BYTES: Final = 8
 """What a GPU writes to another in one piece, whatever else is under way."""
@@ -28,13 +28,15 @@ class Mailbox:
 
     words: int64 (programs, SLOTS, size, room), memory of this rank that all ranks write to; ABSENT between launches. addresses: int64
     (size,), where each rank's words lie, as this rank sees them. uses: int32 (programs,), how often each program has run. Every rank must
-    launch the same, in the same order, one launch behind the other.
+    launch the same, in the same order, one launch behind the other. overlaps: whether a launch may begin before the one ahead of it in
+    its stream has ended; not where the streams of a device wait for each other.
     """
 
     rank: int
     words: Tensor
     addresses: Tensor
     uses: Tensor
+    overlaps: bool = True
 
     def __post_init__(self) -> None:
         assert self.words.dtype == self.addresses.dtype == torch.int64
@@ -66,11 +68,16 @@ class Mailbox:
         return programs, SLOTS, size, room
 
     @classmethod
-    def over(cls, rank: int, words: Tensor, addresses: list[int]) -> Mailbox:
+    def over(cls, rank: int, words: Tensor, addresses: list[int], *, overlaps: bool = True) -> Mailbox:
         """With memory of this shape that ranks share. It is emptied here; nobody may write before all ranks have done so."""
         words.fill_(ABSENT)
         table = torch.tensor(addresses, dtype=torch.int64, device=words.device)
-        return cls(rank, words, table, torch.zeros(words.shape[0], dtype=torch.int32, device=words.device))
+        return cls(rank, words, table, torch.zeros(words.shape[0], dtype=torch.int32, device=words.device), overlaps)
+
+    @property
+    def launch(self) -> dict[str, bool]:
+        """Arguments of a launch."""
+        return early(self.words.device) if self.overlaps else {"early": False}
 
 
 def width(words: int) -> int:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from inferometer.kernels.norm import ELEMENTS, WIDEST, NormWeights
 from inferometer.kernels.rank_sum import rank_sum_norm_torch, rank_sum_torch
-from inferometer.kernels.support import constexpr, early, kernel, power_of_two, tl, usable, wait_for_inputs
+from inferometer.kernels.support import constexpr, kernel, power_of_two, tl, usable
 
 CHUNK = 4096
 """Of a sum without a norm, numbers that a program takes."""
@@ -65,7 +65,7 @@ def _launch(
         (rows,), x, others, out, x if residual is None else residual, x if weight is None else weight, x if bias is None else bias,
         0.0 if norm is None else norm.epsilon, others.stride(0), rank, x.numel(), row=row, width=width, size=others.shape[0] + 1,
         normed=None if norm is None else norm.kind, weighted=weight is not None, biased=bias is not None,
-        num_warps=min(32, max(1, width // (32 * ELEMENTS))), **early(x.device),
+        num_warps=min(32, max(1, width // (32 * ELEMENTS))),
     )  # fmt: skip
 
 
@@ -76,10 +76,9 @@ def _parts(x: Tensor, others: Tensor, rank: int) -> list[Tensor]:
 @kernel("rank", "total")
 def _part_sum(
     x: Any, others: Any, out: Any, residual: Any, weight: Any, bias: Any, epsilon: Any, apart: Any, rank: Any, total: Any, row: constexpr,
-    width: constexpr, size: constexpr, normed: constexpr, weighted: constexpr, biased: constexpr, early: constexpr,
+    width: constexpr, size: constexpr, normed: constexpr, weighted: constexpr, biased: constexpr,
 ) -> None:  # fmt: skip
-    """One row."""
-    wait_for_inputs(early)
+    """One row. Never begun before the launch ahead has ended: what it waits for is the copies of another stream."""
     dtype: tl.constexpr = x.dtype.element_ty
     i = tl.arange(0, width)
     at = tl.program_id(0).to(tl.int64) * row + i

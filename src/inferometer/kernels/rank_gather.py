@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from inferometer.kernels.mailbox import Mailbox, collect, post, warps, width
-from inferometer.kernels.support import capability, constexpr, early, kernel, power_of_two, tl
+from inferometer.kernels.support import capability, constexpr, kernel, power_of_two, tl
 
 CHUNK: Final = 1024
 """Pieces that a program takes at once."""
@@ -38,7 +38,7 @@ def rank_gather(x: Tensor, out: Tensor, box: Mailbox) -> Tensor:
     _rank_gather.launch(
         (min(-(-total // CHUNK), box.programs),), x.view(like), out.view(like), box.words, box.addresses, box.uses, total, columns,
         out.shape[1] * items // unit, out.stride(0) * items // unit, box.room, box.rank, words=held, width=width(held),
-        size=box.size, members=members, relaxed=capability(x.device) >= (7, 0), num_warps=warps(held, members), **early(x.device),
+        size=box.size, members=members, relaxed=capability(x.device) >= (7, 0), num_warps=warps(held, members), **box.launch,
     )  # fmt: skip
     return out
 

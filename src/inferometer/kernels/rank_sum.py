@@ -9,7 +9,7 @@ from torch import Tensor
 
 from inferometer.kernels.mailbox import WORD_BYTES, Mailbox, collect, numbers, post, warps, width
 from inferometer.kernels.norm import NormWeights, norm_torch
-from inferometer.kernels.support import capability, constexpr, early, kernel, power_of_two, tl
+from inferometer.kernels.support import capability, constexpr, kernel, power_of_two, tl
 
 CHUNK_WORDS = 1024
 """Of a sum without a norm, what a program takes at once."""
@@ -81,7 +81,7 @@ def _launch(x: Tensor, residual: Tensor | None, norm: NormWeights | None, box: M
         (min(rows, box.programs),), x, x if residual is None else residual, x if weight is None else weight, x if bias is None else bias,
         box.words, box.addresses, box.uses, 0.0 if norm is None else norm.epsilon, rows, total, box.room, box.rank, words=words,
         width=width(words), size=box.size, members=members, normed=None if norm is None else norm.kind, weighted=weight is not None,
-        biased=bias is not None, relaxed=capability(x.device) >= (7, 0), num_warps=warps(words, members), **early(x.device),
+        biased=bias is not None, relaxed=capability(x.device) >= (7, 0), num_warps=warps(words, members), **box.launch,
     )  # fmt: skip
 
 

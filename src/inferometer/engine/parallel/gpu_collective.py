@@ -47,6 +47,8 @@ class GpuCollective:
         self._copies = None if peers is None else PeerCopies(peers)
 
     def all_reduce(self, x: Tensor) -> Tensor:
+        if not x.is_cuda:
+            return self._host.all_reduce(x)
         x = x.contiguous()
         return self.sum_by(self.way(x), x)
 

@@ -37,7 +37,7 @@ class PeerCopies:
         self._here = self._memory.own.view(shape)
         # Of ranks behind this one, its place in their memory is one less than its number.
         self._there = [self._memory.of(peer).view(shape)[:, rank - (rank > peer)] for peer in range(size) if peer != rank]
-        self._meeting = open_mailbox(32, peers, programs=1)
+        self._meeting = open_mailbox(32, peers, programs=1, overlaps=False)
         self._word = torch.zeros(4, dtype=torch.float16, device=peers.device)
         make: Any = torch.cuda.Stream
         # Before others: what it launches is next to nothing, and everything waits for it.

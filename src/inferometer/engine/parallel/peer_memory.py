@@ -16,7 +16,7 @@ from torch import Tensor
 
 from inferometer.engine.parallel.exchange_store import ExchangeStore
 from inferometer.kernels.mailbox import PROGRAMS, Mailbox
-from inferometer.kernels.support import processors
+from inferometer.kernels.support import processors, usable
 from inferometer.nn.collective import Collective
 
 # A program that uses multicast may take all GPUs of a host out of service. Read by torch and NCCL when they are first asked for memory.
@@ -83,11 +83,14 @@ class PeerMemory:
         return found[self._offset :]
 
 
-def open_mailbox(room: int, peers: Peers, programs: int = PROGRAMS) -> Mailbox:
-    """An empty mailbox between ranks, all of which call this. room: words a program; programs: fewer where a GPU holds fewer at once."""
+def open_mailbox(room: int, peers: Peers, programs: int = PROGRAMS, *, overlaps: bool = True) -> Mailbox:
+    """An empty mailbox between ranks, all of which call this. room: words a program; programs: fewer where a GPU holds fewer at once.
+
+    overlaps: see `Mailbox`.
+    """
     shape = Mailbox.shape(peers.host.size, room, peers.host.minimum(min(programs, processors(peers.device))))
     memory = PeerMemory(8 * shape[0] * shape[1] * shape[2] * shape[3], peers)
-    box = Mailbox.over(peers.host.rank, memory.own.view(torch.int64).view(shape), memory.addresses)
+    box = Mailbox.over(peers.host.rank, memory.own.view(torch.int64).view(shape), memory.addresses, overlaps=overlaps)
     peers.meet()  # all are empty before anybody writes
     return box
 
@@ -100,7 +103,7 @@ def _reaches_all(host: Collective, device: torch.device) -> int:
     visible = {_digest(str(torch.cuda.get_device_properties(i).uuid)): i for i in range(torch.cuda.device_count())}
     own = next(digest for digest, index in visible.items() if index == device.index)
     ranks = host.gather(torch.tensor([[_digest(_host()), own]], dtype=torch.int64)).view(host.size, 2).tolist()
-    if {machine for machine, _ in ranks} != {_digest(_host())} or len({card for _, card in ranks}) < host.size:
+    if not usable(device) or {machine for machine, _ in ranks} != {_digest(_host())} or len({card for _, card in ranks}) < host.size:
         return 0
     others = [visible.get(card) for _, card in ranks if card != own]
     return int(all(index is not None and torch.cuda.can_device_access_peer(visible[own], index) for index in others))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -29,7 +29,9 @@ def tune_sums(collective: GpuCollective) -> None:
     known = collective.broadcast(dict(load_choice(path)) if collective.rank == 0 else {})
     if not known:
         with torch.cuda.device(collective.device), torch.inference_mode():
-            times = {size: times_s(collective, size) for size in SIZES}
+            # Between two ranks every way sends as much, and the copy engines leave the processors to the products.
+            ways = WAYS if collective.size > 2 else ("mailbox", "copies")
+            times = {size: times_s(collective, size, ways) for size in SIZES}
             torch.cuda.synchronize()
         known = collective.broadcast(best(times))
         if "nccl" not in known.values():
@@ -39,11 +41,11 @@ def tune_sums(collective: GpuCollective) -> None:
     collective.choice = known
 
 
-def times_s(collective: GpuCollective, nbytes: int) -> dict[Way, float]:
-    """Seconds of a sum of so many bytes, on the slowest rank, in each way that can."""
+def times_s(collective: GpuCollective, nbytes: int, ways: Sequence[Way] = WAYS) -> dict[Way, float]:
+    """Seconds of a sum of so many bytes, on the slowest rank, in each of these ways that can."""
     x = torch.zeros(nbytes // (2 * WIDTH), WIDTH, dtype=torch.bfloat16, device=collective.device)
     found: dict[Way, float] = {}
-    for way in WAYS:
+    for way in ways:
         if collective.able(way, x):
 
             def calls(way: Way = way) -> None:
