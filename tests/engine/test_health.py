@@ -12,6 +12,7 @@ import pytest
 
 from inferometer.engine.parallel import health
 from inferometer.engine.parallel.health import Peer, Watch
+from inferometer.engine.parallel.wire import Answer
 
 
 class Pretended:
@@ -106,11 +107,31 @@ def test_a_rank_that_is_seen_to_run_is_given_time(ranks: list[Rank]) -> None:
 def test_last_words_are_the_reason(ranks: list[Rank]) -> None:
     watch = Watch([rank.peer for rank in ranks], None)
     watch.start()
-    ranks[1].beats.sendall(b"\n" + json.dumps("OutOfMemoryError: no room").encode() + b"\n")
+    ranks[1].beats.sendall(b"\n" + json.dumps({"failed": "OutOfMemoryError: no room"}).encode() + b"\n")
     ranks[1].beats.close()
     assert watch.failed.wait(10)
     assert watch.failure == "rank 2: OutOfMemoryError: no room"
     watch.close()
+
+
+def test_a_refusal_ends_the_ranks_only_if_rank_0_waits_for_it(ranks: list[Rank], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "REFUSED", 0.1)
+    never = threading.Event()
+    threads = [beating(rank, never) for rank in ranks]
+    watch = Watch([rank.peer for rank in ranks], None)
+    watch.start()
+    refusal = json.dumps({"refused": ["user", "no such file"]}).encode() + b"\n"
+    ranks[1].beats.sendall(refusal)
+    assert not watch.failed.wait(0.4)
+    watch.asking = True
+    assert not watch.failed.wait(0.4)
+    ranks[1].beats.sendall(refusal)
+    assert watch.failed.wait(10)
+    assert watch.failure == "rank 2: no such file"
+    assert watch.refusal == (2, Answer(failed="user", message="no such file"))
+    watch.close()
+    for thread in threads:
+        thread.join(10)
 
 
 def test_an_end_that_was_meant_is_no_failure(ranks: list[Rank]) -> None:

@@ -117,6 +117,18 @@ def test_a_launcher_that_is_killed_ends_all(importable: None) -> None:
     leader.close()
 
 
+@pytest.mark.slow
+def test_a_rank_that_refuses_its_part_is_not_waited_for(importable: None) -> None:
+    leader = start(2)
+    watched = Watched(leader.processes)
+    ways = leader.ask(Call(RANKS, rank_functions.way, answered=True), lambda: rank_functions.way(leader))[0]
+    call = Call(RANKS, rank_functions.refuse, (1,), answered=True)
+    with pytest.raises(UserError, match=r"^rank 1: no such thing; ask for another$"):
+        leader.ask(call, lambda: ways.minimum(1))  # in which rank 1 takes no part
+    assert watched.gone() == []
+    leader.close()
+
+
 LEADING = """
 import json, sys
 from inferometer.engine.parallel.leader import start

@@ -23,7 +23,7 @@ from inferometer.engine.parallel.leader import Leader
 from inferometer.engine.parallel.placement import rank_device
 from inferometer.engine.parallel.rank_engine import LeadingEngine
 from inferometer.engine.parallel.ranks import Ranks
-from inferometer.engine.parallel.start import local_ranks, ranks_of
+from inferometer.engine.parallel.start import end_ranks, local_ranks, ranks_of, share_threads
 from inferometer.engine.parallel.wire import RANKS, Call, Forget
 from inferometer.engine.pooling import Pooling, pool, read_pooling
 from inferometer.engine.sampler import check
@@ -128,30 +128,30 @@ class LLM:
             check_shards(self.description.spec, size)  # before anything is started
         self.ranks = ranks = ranks_of(tensor_parallel)
         self._name = RANKS  # under which other ranks hold theirs
-
-        def own() -> None:
-            self._load(weights, dtype, numerics, narrow, seed)
-
+        self._end: Callable[[], object] | None = None
         if isinstance(ranks, Leader):
-            self._name = ranks.name()
-            # Ranks that were started for this model end with it, whatever becomes of it.
-            self._end = weakref.finalize(self, ranks.close) if isinstance(tensor_parallel, int) and ranks.owned else None
-            try:
-                ranks.ask(Call(RANKS, _following, (settings,), answered=True, keeps=self._name), own, last=self._end is not None)
-            except BaseException:
-                if self._end is not None:
-                    self._end()
-                raise
-            if self._end is None:
-                self._end = weakref.finalize(self, partial(ranks.tell, Forget(self._name)))
-        else:
-            self._end = None
-            own()
+            self._lead(ranks, settings, (weights, dtype, numerics, narrow, seed), started=isinstance(tensor_parallel, int) and ranks.owned)
+        elif ranks.leads:
+            self._load(weights, dtype, numerics, narrow, seed)
         if tokenizer is None and weights == "dummy":
             tokenizer = "byte"
         # Text is rank 0's alone.
         self.tokenizer = load_tokenizer(self.description.path if tokenizer is None else tokenizer) if ranks.leads else None
         self.seed = seed
+
+    def _lead(self, ranks: Leader, settings: dict[str, Any], loading: tuple[Any, ...], *, started: bool) -> None:
+        """Has the other ranks find the model, then all load it. started: whether they were for this model, and end with it."""
+        self._name = name = ranks.name()
+        if started:
+            self._end = weakref.finalize(self, partial(end_ranks, ranks, share_threads(self.device, ranks.local_size)))
+        else:
+            self._end = weakref.finalize(self, partial(ranks.tell, Forget(name)))
+        try:
+            ranks.ask(Call(RANKS, _following, (settings,), answered=True, keeps=name), lambda: None, last=started)
+            ranks.ask(Call(name, LLM._load, loading, answered=True), lambda: self._load(*loading), last=started)
+        except BaseException:
+            self._end()
+            raise
 
     def _load(self, weights: Literal["auto", "dummy"], dtype: str, numerics: Numerics, narrow: torch.dtype | None, seed: int) -> None:
         """This rank's part of the weights."""
@@ -427,7 +427,7 @@ class LLM:
 
 
 def _following(ranks: Ranks, settings: dict[str, Any]) -> LLM:
-    """Another rank's part of a model."""
+    """Another rank's, which has found the model and loads its part when it is told to."""
     return LLM(**settings, tensor_parallel=ranks)
 
 

@@ -63,17 +63,17 @@ def _follow(rank: int, size: int, place: tuple[int, int], store: Callable[[], St
 
     address = commands.getsockname()[0].removeprefix("::ffff:")
     try:
-        _obey(Follower(rank, size, *place, address, store), commands)
+        _obey(Follower(rank, size, *place, address, store), commands, tether)
     except EOFError:
         return FAILED  # rank 0 is gone, however it ended
     except Exception as error:  # noqa: BLE001  (whatever it is, rank 0 tells it in one line)
-        tether.say(f"{type(error).__name__}: {' '.join(str(error).split())[:500]}")
+        tether.fail(f"{type(error).__name__}: {' '.join(str(error).split())[:500]}")
         return FAILED
     tether.loosen()
     return DONE
 
 
-def _obey(ranks: Follower, commands: socket.socket) -> None:
+def _obey(ranks: Follower, commands: socket.socket, tether: Tether) -> None:
     """Does what it is told until it is told that this is all. Raises EOFError where rank 0 is gone."""
     import torch
 
@@ -111,6 +111,8 @@ def _obey(ranks: Follower, commands: socket.socket) -> None:
                             answer = Answer(value if isinstance(value, int) else None)
                         del value
                     if answered:
+                        if answer.failed is not None:
+                            tether.refuse(answer)
                         commands.sendall(answer.frame())
                 case Forget(target):
                     forgotten = held.pop(target, None)

@@ -17,10 +17,11 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from inferometer.engine.parallel.launch import Launch
 from inferometer.engine.parallel.lifeline import Neighbour
+from inferometer.engine.parallel.wire import Answer
 
 TICK: Final = 1.0
 """Seconds from beat to beat."""
@@ -28,6 +29,8 @@ SILENCE: Final = 4.0
 PATIENCE: Final = 60.0
 WORD: Final = 2.0
 """How long the launcher may take to say by which signal a rank ended."""
+REFUSED: Final = 5.0
+"""How long rank 0 may do its part of a call that another rank has refused; it may be about to refuse it as well."""
 GRACE: Final = 3.0
 """How long rank 0 may take to come back from a call to the device after a rank has failed. A collective that the device waits in cannot
 be called back."""
@@ -75,7 +78,9 @@ class Watch(threading.Thread):
     """Rank 0's thread over all others. launch: the process that started them, where it was ours.
 
     failure: what ended the ranks, in one line; None while they are well. failed: set with it. busy: set by rank 0 while it may wait for
-    another rank; where such a wait cannot be ended, the process is.
+    another rank; where such a wait cannot be ended, the process is. asking: set by rank 0 while it does its own part of a call that is
+    answered. If another rank has refused its part, rank 0 may wait for it in a collective: it has REFUSED seconds to come back. refusal:
+    the rank that ended the ranks by that, and what it said.
     """
 
     def __init__(self, peers: Sequence[Peer], launch: Launch | None) -> None:
@@ -83,6 +88,9 @@ class Watch(threading.Thread):
         self.failure: str | None = None
         self.failed = threading.Event()
         self.busy = False
+        self.asking = False
+        self.refusal: tuple[int, Answer] | None = None
+        self._refused: float | None = None
         self._peers = peers
         self._launch = launch
         self._launcher = None if launch is None else launch.end
@@ -155,6 +163,11 @@ class Watch(threading.Thread):
                         self._hear(key.data)
 
     def _tick(self, now: float) -> None:
+        if not self.asking:
+            self.refusal = self._refused = None
+        elif self.refusal is not None and self._refused is not None and now > self._refused + REFUSED:
+            rank, answer = self.refusal
+            self.fail(f"rank {rank}: {answer.message}")
         for peer in self._peers:
             with suppress(OSError):
                 peer.beats.send(_BEAT)
@@ -173,7 +186,11 @@ class Watch(threading.Thread):
         *lines, rest = peer.held.split(b"\n")
         peer.held = bytearray(rest)
         for line in filter(None, lines):
-            self.fail(f"rank {peer.rank}: {json.loads(line)}")
+            said = json.loads(line)
+            if "refused" in said:
+                self.refusal, self._refused = (peer.rank, Answer(None, *said["refused"])), peer.heard
+            else:
+                self.fail(f"rank {peer.rank}: {said['failed']}")
         if not data:
             self._gone(peer)
 
@@ -224,10 +241,17 @@ class Tether(threading.Thread):
         self._lock = threading.Lock()
         self._ending = False
 
-    def say(self, reason: str) -> None:
+    def fail(self, reason: str) -> None:
         """Tells rank 0 why this rank will end."""
+        self._say({"failed": reason})
+
+    def refuse(self, answer: Answer) -> None:
+        """Tells rank 0 that this rank takes no part in what rank 0 does now, while that may wait for it."""
+        self._say({"refused": [answer.failed, answer.message]})
+
+    def _say(self, what: dict[str, Any]) -> None:
         with self._lock, suppress(OSError):
-            self._peer.beats.sendall(json.dumps(reason).encode() + b"\n")
+            self._peer.beats.sendall(json.dumps(what).encode() + b"\n")
 
     def loosen(self) -> None:
         """The end of rank 0 is none of a failure any more."""

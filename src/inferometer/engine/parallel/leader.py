@@ -26,10 +26,10 @@ from inferometer.nn.collective import Collective
 _BLAME_S: Final = 3.0
 """After an error that another rank may have caused, how long rank 0 waits to hear of that."""
 
-_SHORT_SPINS: Final = 2000
-"""Looks at the device without a pause, some milliseconds: a decode step is over by then."""
+_SHORT_SPINS: Final = 200
+"""Looks at the device without a pause, some tenths of a millisecond. Pauses let other threads of this process on."""
 
-_PAUSE_S: Final = 0.0001
+_PAUSE_S: Final = 0.00005
 
 END_S: Final = 2.0
 """How long ranks that were told to end may take before they are killed."""
@@ -142,6 +142,7 @@ class Leader:
         self.check()
         self._send(*self._told, call)
         failure: Exception | None = None
+        self._watch.asking = True
         try:
             with self._waiting():
                 mine = own()
@@ -152,6 +153,8 @@ class Leader:
         except BaseException as error:
             self._break(error)
             raise
+        finally:
+            self._watch.asking = False
         try:
             with self._waiting():
                 answers = [Answer.of(frames.next()) for frames in self._answers]
@@ -227,7 +230,9 @@ class Leader:
         if isinstance(error, RuntimeError | EOFError | OSError) and not isinstance(error, torch.OutOfMemoryError):
             self._watch.failed.wait(_BLAME_S)
         if self._watch.failure is not None:
-            raise RanksError(self._watch.failure) from error
+            refusal = self._watch.refusal
+            said = None if refusal is None else refusal[1].error(refusal[0])
+            raise said or RanksError(self._watch.failure) from error
         if isinstance(error, Exception):
             self._watch.fail(f"rank 0: {type(error).__name__}: {error}")
         else:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
+import torch
+
 from inferometer.engine.parallel.follower import follow
 from inferometer.engine.parallel.leader import Leader, lead, start
 from inferometer.engine.parallel.placement import check_count
@@ -40,3 +44,17 @@ def ranks_of(tensor_parallel: int | Ranks) -> Ranks:
         return SOLO
     here = Torchrun.of()
     return start(count) if here is None else lead(here)
+
+
+def share_threads(device: torch.device, local_size: int) -> int:
+    """Leaves this process its part of a CPU's cores, as ranks that it starts take theirs. Returns the threads that it had before."""
+    before = torch.get_num_threads()
+    if device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, before // local_size))
+    return before
+
+
+def end_ranks(ranks: Leader, threads: int) -> None:
+    """Ends ranks that were started for a model, and gives this process its threads back."""
+    ranks.close()
+    torch.set_num_threads(threads)

@@ -14,8 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-import torch
-
 from inferometer.errors import UserError
 
 _LENGTH: Final = struct.Struct("<I")
@@ -134,4 +132,6 @@ class Answer:
             case "user":
                 return UserError(f"rank {rank}: {self.message}")
             case "memory":
+                import torch
+
                 return torch.OutOfMemoryError(f"rank {rank}: {self.message}")
