@@ -21,6 +21,7 @@ from inferometer.kernels.token_rows import Places
 from inferometer.model.description import describe
 from inferometer.nn.batch import RaggedBatch
 from inferometer.nn.cache import PagedCache
+from inferometer.nn.collective import ALONE
 from inferometer.nn.residency import AllResident
 from inferometer.nn.transformer import Transformer
 from inferometer.schedule.admission import admission
@@ -40,6 +41,7 @@ class Chain:
     def __init__(self) -> None:
         self.spec = replace(describe("opt-125m", config_only=True).spec, layers=1, vocabulary=VOCABULARY)
         self.device, self.dtype = CPU, torch.float32
+        self.local, self.collective = self.spec, ALONE
         self.residency = AllResident()
         self.embedding = SimpleNamespace(token=SimpleNamespace(weight=torch.zeros(VOCABULARY, 1)))
         self.keys = torch.full((PAGES * PAGE,), -(10**9))

@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Any, NoReturn, Protocol, cast
 
 from inferometer import __version__
+from inferometer.engine.parallel.torchrun import Torchrun
 from inferometer.errors import PointlessWarning, UserError
 
 # Each is a module of this package with `configure(parser)` and `run(arguments) -> exit code`.
@@ -29,6 +30,9 @@ COMMANDS = {
     "models": "list the known models; fetch an embedded one",
     "devices": "list the known devices, detect what is here, calibrate it",
 }
+
+SHARED = ("generate", "serve", "bench", "quality")
+"""Commands that run on all processes of torchrun's: number 0 runs the command, the others follow it."""
 
 DONE, FAILED, USAGE, CASES_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -74,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code; never raises."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = _dispatch(given)
+        code = _run(given)
         sys.stdout.flush()
         return code
     except UserError as error:
@@ -112,6 +116,21 @@ def _show(otherwise: Callable[..., None], message: Warning | str, category: type
         print(f"inferometer: warning: {' '.join(str(message).split())}", file=sys.stderr)
     else:
         otherwise(message, category, *where, **more)
+
+
+def _run(given: list[str]) -> int:
+    """The command, or what this process has to do of it, if torchrun has started it with others."""
+    here = Torchrun.of() if any(word in SHARED for word in given) else None
+    if here is None:
+        return _dispatch(given)
+    if here.rank:
+        from inferometer.engine.parallel.follower import follow
+
+        return follow(here)
+    try:
+        return _dispatch(given)
+    finally:
+        here.end()
 
 
 def _module(name: str) -> Command:

@@ -32,6 +32,12 @@ class Flight:
     scores: tuple[Scores, ...]
     arrived: torch.cuda.Event | None
 
+    @property
+    def arrivals(self) -> tuple[torch.cuda.Event, ...]:
+        """What is recorded behind all that is under way from a device."""
+        events = (self.arrived, *(part.arrived for part in self.fetched))
+        return tuple(event for event in events if event is not None)
+
     def read(self) -> Tokens:
         """The tokens. Waits until they are there, and for nothing that was launched after them."""
         if self.arrived is not None:

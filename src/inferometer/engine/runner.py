@@ -68,11 +68,12 @@ class Runner:
         self._samplers: SamplerGraphs | None = None
         self._split: SweepSplit | None = None
         self._pool: Any = None
-        if graphs and usable(model.device):
+        if graphs and usable(model.device) and model.collective.recordable:
             self._pool = torch.cuda.graph_pool_handle()
             weights = layer_weight_bytes(model.spec, Formats(dtype="float32")) // 4
             self._graphs = SweepGraphs(model, cache, self._tokens, self._table, self._pool, most_prompt_tokens=worth_recording(weights))
-            if model.resident:  # else weights would come in twice
+            # Else weights would come in twice, and ranks might choose differently.
+            if model.resident and model.collective.size == 1:
                 self._split = SweepSplit(LayerClock(model).seconds)
             self._samplers = SamplerGraphs(model.device)
 
@@ -195,13 +196,13 @@ class Runner:
         return self._finish(sequences, batch, captured.sampled(len(sequences)), None, ())
 
     def _choose(self, hidden: Tensor, batch: SamplingBatch) -> Sampled:
-        """A token after each hidden state, of all rows of the batch or, where all are greedy, of some; without logits where nobody needs
-        them."""
+        """A token after each hidden state, of all rows of the batch or, where all are greedy, of some; without logits, or this rank's
+        alone, where nobody needs them."""
         work, few = batch.plan(), self.model.few_tokens
-        rows = hidden.shape[0]
-        if work.signature == GREEDY and few is not None:
+        rows, alone = hidden.shape[0], self.model.collective.size == 1
+        if work.signature == GREEDY and few is not None and alone:
             return Sampled(*few.greedy(self.model.logits(hidden)), None, None, (0,) * rows)
-        if work.signature != GREEDY or not (usable(self.model.device) or rows < len(batch)):
+        if work.signature != GREEDY or (alone and not usable(self.model.device) and rows == len(batch)):
             return sample(self.model.logits(hidden), batch)
         places = Places.on(self.model.device, rows)
         self.model.choose(hidden, places)

@@ -20,6 +20,7 @@ from inferometer.kernels.support import usable
 from inferometer.model.spec import ModelSpec
 from inferometer.nn.batch import CachedRows, RaggedBatch
 from inferometer.nn.cache import PagedCache
+from inferometer.nn.collective import ALONE, Collective
 from inferometer.nn.invariant_attention import InvariantPages, TokenByToken
 from inferometer.nn.numerics import Numerics
 from inferometer.nn.paged_attention import PagedPlan, attend_pages, plan_pages
@@ -40,6 +41,7 @@ class SweepContext:
     all of the sweep is in a few such spans (on the CPU, where copying them is several times as fast as scattering tokens).
     parts: what a sweep falls into whose pages come from the host, each part a sweep of its own as far as attention goes; then `plan` is
     empty, and `of` makes the part's. None for a sweep whose pages are in place.
+    collective: the ranks that the layers are cut over.
     """
 
     plan: PagedPlan | InvariantPages | tuple[Segment, ...] | TokenByToken
@@ -49,6 +51,7 @@ class SweepContext:
     spans: tuple[tuple[slice, slice], ...] | None = None
     parts: Parts | None = None
     of: Callable[[Part], SweepContext] = field(default=_whole)
+    collective: Collective = ALONE
 
 
 def sweep_context(
@@ -58,8 +61,9 @@ def sweep_context(
     rotation: tuple[Tensor, Tensor] | None,
     like: Tensor,
     numerics: Numerics = Numerics.FASTEST,
+    collective: Collective = ALONE,
 ) -> SweepContext:
-    """The context of a sweep over `batch`. like: a tensor of the model's device and dtype.
+    """The context of a sweep over `batch`. spec: of this rank's part. like: a tensor of the model's device and dtype.
 
     Invariant numerics hold for causal sweeps over a cache, and on the CPU without one; elsewhere for a batch of one sequence.
 
@@ -71,18 +75,18 @@ def sweep_context(
 
         def of(part: Part) -> SweepContext:
             turned = None if rotation is None else (rotation[0][part.tokens], rotation[1][part.tokens])
-            return sweep_context(part.of(batch), spec, cache, turned, like, numerics)
+            return sweep_context(part.of(batch), spec, cache, turned, like, numerics, collective)
 
-        return SweepContext((), rotation, cache, batch.rows, None, batch.rows.brought, of)
+        return SweepContext((), rotation, cache, batch.rows, None, batch.rows.brought, of, collective)
     invariant = numerics is Numerics.INVARIANT
     narrow = cache is not None and cache.key_scales is not None
     if cache is not None and batch.rows is not None and usable(like.device) and not narrow:
         pages = InvariantPages.of(batch, spec) if invariant else plan_pages(batch, spec)
-        return SweepContext(pages, rotation, cache, batch.rows)
+        return SweepContext(pages, rotation, cache, batch.rows, collective=collective)
     spans = _spans(batch.rows.places.tolist()) if batch.rows is not None and like.device.type == "cpu" and not narrow else None
     if invariant and like.device.type == "cpu" and not spec.encoder:
-        return SweepContext(TokenByToken.of(batch, spec, cache), rotation, cache, batch.rows, spans)
-    return SweepContext(plan_segments(batch, spec, like.dtype, cache), rotation, cache, batch.rows, spans)
+        return SweepContext(TokenByToken.of(batch, spec, cache), rotation, cache, batch.rows, spans, collective=collective)
+    return SweepContext(plan_segments(batch, spec, like.dtype, cache), rotation, cache, batch.rows, spans, collective=collective)
 
 
 def attend(heads: Tensor, kv_heads: int, sweep: SweepContext, layer: int, scale: float) -> Tensor:
