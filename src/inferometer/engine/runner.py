@@ -72,7 +72,8 @@ class Runner:
             self._pool = torch.cuda.graph_pool_handle()
             weights = layer_weight_bytes(model.local, Formats(dtype="float32")) // 4
             self._graphs = SweepGraphs(model, cache, self._tokens, self._table, self._pool, most_prompt_tokens=worth_recording(weights))
-            if model.resident:  # else weights would come in twice
+            # Else weights would come in twice, and ranks might choose differently.
+            if model.resident and model.collective.size == 1:
                 self._split = SweepSplit(LayerClock(model).seconds)
             self._samplers = SamplerGraphs(model.device)
 
