@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
@@ -110,7 +112,7 @@ def normed(stream: Stream, norm: Norm | None, linear: Linear, *, activation: Act
     if norm is None:
         return linear.forward(stream.x, activation=activation)
     if stream.delta is None:
-        out = linear.normed(stream.x, norm.weights, activation=activation)
+        out = linear.normed(stream.x, replace(norm.weights, moments=stream.moments), activation=activation)
         if out is not None:
             return out
     return linear.forward(norm(*stream.parts), activation=activation)
@@ -119,5 +121,6 @@ def normed(stream: Stream, norm: Norm | None, linear: Linear, *, activation: Act
 def add(residual: Tensor, linear: Linear, x: Tensor) -> Stream:
     """residual + linear(x): their sum where the linear map adds in its own launch, else both parts."""
     if linear.takes_residual(x):
-        return Stream(linear(x, residual=residual))
+        moments = linear.moments(x)
+        return Stream(linear(x, residual=residual, moments=moments), moments=moments)
     return Stream(residual, linear(x))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from inferometer.kernels.moments import Moments
 from inferometer.kernels.support import usable
 
 
@@ -15,6 +16,7 @@ class Stream:
 
     x: Tensor
     delta: Tensor | None = None
+    moments: Moments | None = None
 
     @property
     def carried(self) -> Stream:

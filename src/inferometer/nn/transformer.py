@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -205,7 +206,7 @@ class Transformer(nn.Module):
         if self.final_norm is None:
             return stream.whole, None
         if stream.delta is None:
-            return stream.x, self.final_norm.weights
+            return stream.x, replace(self.final_norm.weights, moments=stream.moments)
         return self.final_norm(*stream.parts), None
 
     def logits(self, hidden: Tensor, out: Tensor | None = None, norm: NormWeights | None = None) -> Tensor:
