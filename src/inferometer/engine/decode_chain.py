@@ -75,8 +75,6 @@ class DecodeChain:
         norm = None if model.final_norm is None else model.final_norm.weights
         if norm is not None and stream.delta is not None:
             stream, norm = Stream(norm.of(*stream.parts)), None
-        elif norm is not None:
-            norm = replace(norm, moments=stream.moments)
         model.choose(stream.whole, self._places, self._room, norm)
 
     def seconds(self) -> float:

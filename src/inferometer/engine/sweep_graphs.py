@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -141,7 +141,6 @@ class SweepGraphs:
         hidden, norm = self._model.unnormed(batch, self._cache)
         if bucket.prompt_tokens:
             hidden = hidden.index_select(0, staged.last)
-            norm = None if norm is None else replace(norm, moments=None)  # those are of other rows
         rows = bucket.shape.sampled
         if bucket.greedy:
             places = self._places.first(rows).seated(staged.sampled_seats, self._tokens)

@@ -49,7 +49,7 @@ def choose_best_triton(x: Tensor, weight: Tensor, places: Places, launch: Tiling
         return
     assert places.rows >= rows
     chosen = launch or standard(rows, weight.shape[1], x.dtype)
-    if norm is not None and not (chosen.whole or norm.moments is not None):
+    if norm is not None and not chosen.whole:
         x, norm = norm.of(x), None
     peaks = skinny_peaks(x, weight, chosen, norm)
     parts = peaks.tops.shape[1]

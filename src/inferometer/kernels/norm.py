@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from inferometer.kernels.moments import Moments
 from inferometer.kernels.support import constexpr, early, kernel, power_of_two, tl, usable, wait_for_inputs
 from inferometer.model.spec import NormKind
 
@@ -21,14 +20,12 @@ ELEMENTS = 8
 
 @dataclass(frozen=True, slots=True)
 class NormWeights:
-    """A norm over the last dimension. weight, bias: (hidden,) or None. moments: of the rows that it is to norm, where the launch that
-    wrote them has left those."""
+    """A norm over the last dimension. weight, bias: (hidden,) or None."""
 
     kind: NormKind
     epsilon: float
     weight: Tensor | None
     bias: Tensor | None
-    moments: Moments | None = None
 
     def of(self, x: Tensor, delta: Tensor | None = None) -> Tensor:
         """See `norm`."""

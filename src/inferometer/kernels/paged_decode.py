@@ -12,14 +12,12 @@ from torch.nn import functional
 
 from inferometer.kernels.arrivals import MOST_ARRIVALS, arrivals
 from inferometer.kernels.decode_kernels import attend_alone, attend_group
-from inferometer.kernels.decode_many import attend_many
-from inferometer.kernels.decode_launch import AHEAD, ALONE, GROUPED, RESIDENT, Cut, cut
+from inferometer.kernels.decode_launch import AHEAD, ALONE, GROUPED, MOST_PARTS, RESIDENT, Cut, cut
 from inferometer.kernels.kv_write import kv_write_torch
 from inferometer.kernels.rotary_write import rotate
 from inferometer.kernels.support import Tiles, capability, early, look_up, power_of_two, processors, usable, wide
 
 LOG2_E = math.log2(math.e)
-MANY_HEADS = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,14 +153,6 @@ def paged_decode_triton(
             cos, sin = fresh.rotation
             assert cos.is_contiguous()
             assert sin.is_contiguous()
-    if fresh is not None and group == 1 and MANY_HEADS:
-        attend_many.launch(
-            (heads // MANY_HEADS, rows), query, keys, values, table, seats, contexts, query if slopes is None else slopes, out, key, value, cos,
-            sin, query.stride(0), query.stride(1), table.stride(0), key_row, key_head, value_row, value_head, scale * LOG2_E, heads=heads,
-            each=MANY_HEADS, head_size=head_size, width=width, page_size=page_size, block=chosen.block, stages=chosen.stages,
-            biased=slopes is not None, turned=turned, num_warps=chosen.warps, num_stages=chosen.stages, **early_options,
-        )  # fmt: skip
-        return out
     ahead = rows * programs * parts <= (AHEAD if group == 1 else 1) * processors(query.device)
     if ahead and group == 1:
         # Beside a product's programs, which take three quarters of a processor's registers, or RESIDENT of its own kind.
@@ -172,7 +162,7 @@ def paged_decode_triton(
         arrived, key, value, cos, sin, query.stride(0), query.stride(1), table.stride(0), key_row, key_head, value_row, value_head,
         scale * LOG2_E, heads=heads, kv_heads=kv_heads, head_size=head_size, width=width, members=members, page_size=page_size,
         block=chosen.block, stages=chosen.stages, least=split.least, whole=parts == 1, biased=slopes is not None, fresh=fresh is not None,
-        turned=turned, ahead=ahead, most=parts, wide=wide(query.dtype, query.device), num_warps=chosen.warps,
+        turned=turned, ahead=ahead, most=MOST_PARTS, wide=wide(query.dtype, query.device), num_warps=chosen.warps,
         num_stages=chosen.stages, **early_options,
     )  # fmt: skip
     return out

@@ -18,8 +18,7 @@ class Tiling:
     """outputs: of a tile. block: inputs an iteration. warps: a program. stages: iterations whose loads overlap. programs: for each
     processor; the inputs are cut into as many parts as it takes, 0 for uncut. early: launched before the kernel ahead of it in the
     stream has ended, from Hopper on: weights are fetched while that one ends. whole: a program holds up to four whole rows in registers,
-    which it can norm first; block is all inputs then, stages always two, and the outputs are dealt out to the programs. ahead: KiB of
-    its weights that a program has the L2 cache fetch while the kernel ahead ends, beside what it loads itself by then."""
+    which it can norm first; block is all inputs then, stages always two, and the outputs are dealt out to the programs."""
 
     outputs: int
     block: int
@@ -28,8 +27,6 @@ class Tiling:
     programs: int = 0
     early: bool = False
     whole: bool = False
-    ahead: int = 0
-    opened: bool = False
 
     def span(self, outputs: int, processors: int) -> int:
         """Outputs of each program that holds whole rows."""

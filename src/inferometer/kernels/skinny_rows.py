@@ -6,17 +6,16 @@ from typing import Any
 
 from inferometer.kernels.finish import finish
 from inferometer.kernels.peaks import joined, merged
-from inferometer.kernels.prefetch import prefetch_lines, prefetch_run
 from inferometer.kernels.support import constexpr, kernel, tl
 from inferometer.kernels.token_choice import score_of
 
 
-@kernel("span", "rows", "ahead", "following", "soon", "late", "stride", "size")
+@kernel("span", "rows")
 def rows_product(
     x: Any, weight: Any, bias: Any, residual: Any, out: Any, tops: Any, ids: Any, sums: Any, gamma: Any, beta: Any, epsilon: Any,
-    rows: Any, outputs: Any, span: Any, x_row: Any, residual_row: Any, out_row: Any, ahead: Any, following: Any, soon: Any, late: Any,
-    stride: Any, size: Any, inputs: constexpr, width: constexpr, members: constexpr, tile: constexpr, normed: constexpr, weighted: constexpr, shifted: constexpr, activation: constexpr,
-    biased: constexpr, added: constexpr, peaked: constexpr, early: constexpr, fetched: constexpr, threads: constexpr,
+    rows: Any, outputs: Any, span: Any, x_row: Any, residual_row: Any, out_row: Any, inputs: constexpr, width: constexpr,
+    members: constexpr, tile: constexpr, normed: constexpr, weighted: constexpr, shifted: constexpr, activation: constexpr,
+    biased: constexpr, added: constexpr, peaked: constexpr, early: constexpr,
 ) -> None:  # fmt: skip
     """Each program holds all rows in registers, normed if asked, and takes `span` outputs, a tile at a time.
 
@@ -31,8 +30,8 @@ def rows_product(
     real = k < inputs
     n = first + tl.arange(0, tile)
     # Behind the last output the last one is read again: what is masked is the row's end alone.
-    addresses = weight + tl.minimum(n, outputs - 1).to(tl.int64)[:, None] * inputs + k[None, :]
-    w = tl.load(addresses, mask=real[None, :], other=0, eviction_policy="evict_first")
+    lines = weight + tl.minimum(n, outputs - 1).to(tl.int64)[:, None] * inputs + k[None, :]
+    w = tl.load(lines, mask=real[None, :], other=0, eviction_policy="evict_first")
     factor, shift = 1.0, 0.0
     if weighted:
         factor = tl.load(gamma + k, mask=real, other=0).to(tl.float32)
@@ -40,11 +39,6 @@ def rows_product(
         shift = tl.load(beta + k, mask=real, other=0).to(tl.float32)
     if early:
         # The kernel before may still write x and the residual, not the weights.
-        if fetched:
-            line: tl.constexpr = inputs * (weight.dtype.element_ty.primitive_bitwidth // 8)
-            behind = tl.minimum(tl.maximum(stop - first - tile, 0) * line, ahead)
-            prefetch_run(weight + (first + tile).to(tl.int64) * inputs, behind, threads)
-            prefetch_lines(following, soon, stride, size, tl.program_id(0), tl.num_programs(0), threads)
         tl.extra.cuda.gdc_wait()
     last = rows - 1
     x0 = whole_row(x, k, real, factor, shift, epsilon, inputs, normed)
@@ -59,8 +53,8 @@ def rows_product(
     best3, place3, total3 = no_peak(tile)
     for base in tl.range(first, stop, tile, num_stages=1):
         n = base + tl.arange(0, tile)
-        addresses = weight + tl.minimum(n + tile, outputs - 1).to(tl.int64)[:, None] * inputs + k[None, :]
-        further = tl.load(addresses, mask=real[None, :] & (base + tile < stop), other=0, eviction_policy="evict_first")
+        lines = weight + tl.minimum(n + tile, outputs - 1).to(tl.int64)[:, None] * inputs + k[None, :]
+        following = tl.load(lines, mask=real[None, :] & (base + tile < stop), other=0, eviction_policy="evict_first")
         wide = w.to(tl.float32)
         ours = n < stop
         value = outcome(wide, x0, bias, residual, n, ours, activation, biased, added, out.dtype.element_ty)
@@ -76,9 +70,7 @@ def rows_product(
             ours = (n < stop) & (rows > 3)
             value = outcome(wide, x3, bias, residual + 3 * residual_row, n, ours, activation, biased, added, out.dtype.element_ty)
             best3, place3, total3 = put(value, out + 3 * out_row, n, ours, best3, place3, total3, peaked)
-        w = further
-    if early & fetched:
-        prefetch_lines(following, late, stride, size, tl.program_id(0), tl.num_programs(0), threads)
+        w = following
     if peaked:
         leave(best0, place0, total0, 0, rows, tops, ids, sums)
         if members > 1:

@@ -65,7 +65,7 @@ class Head(nn.Module):
 
     def _logits(self, states: Tensor, norm: NormWeights | None, weight: Tensor, out: Tensor | None) -> Tensor:
         launch = launch_for(states, weight, self.launches) if self.product is None else None
-        if norm is not None and (launch is None or not (launch.whole or norm.moments is not None)):
+        if norm is not None and (launch is None or not launch.whole):
             states, norm = norm.of(states), None
         if self.product is not None:
             logits = self.product(states)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor, nn
 
@@ -112,7 +110,7 @@ def normed(stream: Stream, norm: Norm | None, linear: Linear, *, activation: Act
     if norm is None:
         return linear.forward(stream.x, activation=activation)
     if stream.delta is None:
-        out = linear.normed(stream.x, replace(norm.weights, moments=stream.moments), activation=activation)
+        out = linear.normed(stream.x, norm.weights, activation=activation)
         if out is not None:
             return out
     return linear.forward(norm(*stream.parts), activation=activation)
@@ -121,6 +119,5 @@ def normed(stream: Stream, norm: Norm | None, linear: Linear, *, activation: Act
 def add(residual: Tensor, linear: Linear, x: Tensor) -> Stream:
     """residual + linear(x): their sum where the linear map adds in its own launch, else both parts."""
     if linear.takes_residual(x):
-        moments = linear.moments(x)
-        return Stream(linear(x, residual=residual, moments=moments), moments=moments)
+        return Stream(linear(x, residual=residual))
     return Stream(residual, linear(x))

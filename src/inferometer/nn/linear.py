@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from inferometer.kernels.finish import finish_torch
-from inferometer.kernels.moments import Moments
 from inferometer.kernels.norm import NormWeights
 from inferometer.kernels.quant_weight import QuantWeight
-from inferometer.kernels.skinny import Following, skinny_triton
+from inferometer.kernels.skinny import skinny_triton
 from inferometer.kernels.skinny_choice import Launches, launch_for
 from inferometer.kernels.skinny_launch import Tiling
 from inferometer.model.spec import Activation
@@ -58,29 +57,11 @@ class Linear(nn.Module):
     def normed(self, x: Tensor, norm: NormWeights, *, activation: Activation | None = None) -> Tensor | None:
         """activation(norm(x) weight^T + bias) in one launch; None where there is none, which is for all but very few rows."""
         launch = self.launch(x) if self.product is None else None
-        if launch is None or not (launch.whole or norm.moments is not None):
+        if launch is None or not launch.whole:
             return None
-        return skinny_triton(
-            x, self.weight, self.bias, activation=activation, norm=norm, launch=launch, following=self.following_of(x.shape[0])
-        )
+        return skinny_triton(x, self.weight, self.bias, activation=activation, norm=norm, launch=launch)
 
-    def moments(self, x: Tensor) -> Moments | None:
-        """Room for those of the result, where its launch can leave them."""
-        launch = self.launch(x) if self.product is None else None
-        if launch is None or launch.whole:
-            return None
-        return Moments.of(x.shape[0], self.weight.shape[0], launch.outputs, x.device)
-
-    following: Any = None
-
-    def following_of(self, rows: int) -> Following | None:
-        if self.following is None:
-            return None
-        return self.following(rows)
-
-    def forward(
-        self, x: Tensor, *, activation: Activation | None = None, residual: Tensor | None = None, moments: Moments | None = None
-    ) -> Tensor:
+    def forward(self, x: Tensor, *, activation: Activation | None = None, residual: Tensor | None = None) -> Tensor:
         """(tokens, inputs) -> (tokens, outputs): activation(x weight^T + bias) + residual."""
         if self.product is not None:
             return self.product(x, activation=activation, residual=residual)
@@ -90,10 +71,7 @@ class Linear(nn.Module):
             return finish_torch(self.packed(x, self.bias), activation, residual)
         launch = self.launch(x)
         if launch is not None:
-            return skinny_triton(
-                x, self.weight, self.bias, activation=activation, residual=residual, launch=launch, moments=moments,
-                following=self.following_of(x.shape[0]),
-            )
+            return skinny_triton(x, self.weight, self.bias, activation=activation, residual=residual, launch=launch)
         if residual is None and self.bias is not None and x.is_cuda and activation in _EPILOGUES:
             return torch._addmm_activation(self.bias, x, self.weight.T, use_gelu=activation == "gelu_tanh")
         return finish_torch(functional.linear(x, self.weight, self.bias), activation, residual)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from inferometer.kernels.moments import Moments
 from inferometer.kernels.support import usable
 
 
@@ -16,7 +15,6 @@ class Stream:
 
     x: Tensor
     delta: Tensor | None = None
-    moments: Moments | None = None
 
     @property
     def carried(self) -> Stream:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -206,7 +205,7 @@ class Transformer(nn.Module):
         if self.final_norm is None:
             return stream.whole, None
         if stream.delta is None:
-            return stream.x, replace(self.final_norm.weights, moments=stream.moments)
+            return stream.x, self.final_norm.weights
         return self.final_norm(*stream.parts), None
 
     def logits(self, hidden: Tensor, out: Tensor | None = None, norm: NormWeights | None = None) -> Tensor:
