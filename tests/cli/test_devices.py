@@ -34,6 +34,8 @@ MEASURED = Calibration(
     matmul_flop_s={"float16": 0.75 * 989.4e12},
     launch_s=4e-6,
     host_to_device_bytes_s=54e9,
+    peer_bytes_s=380e9,
+    peer_sum_s=2.3e-6,
 )
 
 
@@ -113,7 +115,7 @@ def test_a_corrupt_calibration_is_a_notice_and_no_failure(machine: Machine, tmp_
 def test_calibrating_stores_and_shows_the_result(
     machine: Machine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from inferometer.bench import calibrate
+    from inferometer.bench.machine import calibrate
 
     asked: list[tuple[str, float]] = []
 

@@ -10,22 +10,23 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from inferometer.bench.dialect import APIS
-from inferometer.bench.registry import entry, names
-from inferometer.bench.request import BenchRequest
+from inferometer.bench.backends.registry import entry, names
+from inferometer.bench.backends.request import APIS, BenchRequest
 from inferometer.cli.options import (
     add_admission_options,
     add_model_options,
+    add_parallel_options,
     add_sampling_options,
     at_least,
     positive_number,
     sampling_params,
+    tensor_parallel,
 )
 from inferometer.cli.progress import Bar
 from inferometer.errors import UserError
 
 if TYPE_CHECKING:
-    from inferometer.bench.record import Record
+    from inferometer.bench.records.record import Record
 
 FAILED, CASES_FAILED = 1, 3
 
@@ -64,6 +65,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_sampling_options(parser)
     add_admission_options(parser, default=None, meaning="a batch prefills as a whole, then decodes as a whole")
     add_model_options(parser)
+    add_parallel_options(parser)
     output = parser.add_argument_group("output")
     output.add_argument("--json", action="store_true", help='print {"records": [...]} instead of tables')
     output.add_argument("--output", type=Path, metavar="FILE", help="append each record to FILE, one JSON object a line")
@@ -97,6 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
         dtype=arguments.dtype,
         quantize=arguments.quantize,
         kv_dtype=arguments.kv_dtype,
+        tensor_parallel=tensor_parallel(arguments),
         device=arguments.device,
         gpu_memory=arguments.gpu_memory,
         deterministic=arguments.deterministic,
@@ -116,8 +119,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError("--concurrency is of a server; add --backend http, or use --batch-size")
     request.check()
 
-    from inferometer.bench.journal import Journal, Sink
-    from inferometer.report.tables import document
+    from inferometer.bench.records.journal import Journal, Sink
+    from inferometer.report.tables.benchmark import document
 
     with ExitStack() as stack:
         sink = Sink(None if arguments.output is None else stack.enter_context(Journal(arguments.output)))
@@ -138,9 +141,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _measure(request: BenchRequest, emit: Callable[[Record], None], bar: Bar) -> list[Record]:
     if not entry(request.backends[0]).in_process:
-        from inferometer.bench.http_benchmark import http_benchmark
+        from inferometer.bench.serving.http_benchmark import http_benchmark
 
         return http_benchmark(request, emit, bar)
-    from inferometer.bench.benchmark import benchmark
+    from inferometer.bench.measurement.benchmark import benchmark
 
     return benchmark(request, emit, bar)

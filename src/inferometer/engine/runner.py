@@ -50,7 +50,7 @@ class Runner:
         self._graphs: SweepGraphs | None = None
         self._samplers: SamplerGraphs | None = None
         self._pool: Any = None
-        if graphs and usable(model.device):
+        if graphs and usable(model.device) and model.collective.recordable:
             self._pool = torch.cuda.graph_pool_handle()
             self._graphs = SweepGraphs(model, cache, self._tokens, self._table, self._pool)
             self._samplers = SamplerGraphs(model.device)
@@ -109,11 +109,12 @@ class Runner:
         return self._finish(sequences, batch, captured.sampled(len(sequences)), None, ())
 
     def _choose(self, hidden: Tensor, batch: SamplingBatch) -> Sampled:
-        """A token after each hidden state; without logits where nobody needs them."""
+        """A token after each hidden state; without logits, or this rank's alone, where nobody needs them."""
         work, few = batch.plan(), self.model.few_tokens
-        if work.signature == GREEDY and few is not None:
+        alone = self.model.collective.size == 1
+        if work.signature == GREEDY and few is not None and alone:
             return Sampled(*few.greedy(self.model.logits(hidden)), None, None, work.top_counts)
-        if work.signature != GREEDY or not usable(self.model.device):
+        if work.signature != GREEDY or (alone and not usable(self.model.device)):
             return sample(self.model.logits(hidden), batch)
         places = Places.on(self.model.device, len(batch))
         self.model.choose(hidden, places)

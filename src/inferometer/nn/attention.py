@@ -19,6 +19,7 @@ from inferometer.kernels.support import usable
 from inferometer.model.spec import ModelSpec
 from inferometer.nn.batch import CachedRows, RaggedBatch
 from inferometer.nn.cache import PagedCache
+from inferometer.nn.collective import ALONE, Collective
 from inferometer.nn.invariant_attention import InvariantPages, TokenByToken
 from inferometer.nn.numerics import Numerics
 from inferometer.nn.paged_attention import PagedPlan, attend_pages, plan_pages
@@ -32,6 +33,7 @@ class SweepContext:
     plan: how attention is cut up. rotation: (cos, signed sin) of the sweep's tokens, None without rotary positions.
     cache, rows: where keys and values go, None if they are not kept. spans: tokens, and the places where they go one after another, if
     all of the sweep is in a few such spans (on the CPU, where copying them is several times as fast as scattering tokens).
+    collective: the ranks that the layers are cut over.
     """
 
     plan: PagedPlan | InvariantPages | tuple[Segment, ...] | TokenByToken
@@ -39,6 +41,7 @@ class SweepContext:
     cache: PagedCache | None
     rows: CachedRows | None
     spans: tuple[tuple[slice, slice], ...] | None = None
+    collective: Collective = ALONE
 
 
 def sweep_context(
@@ -48,8 +51,9 @@ def sweep_context(
     rotation: tuple[Tensor, Tensor] | None,
     like: Tensor,
     numerics: Numerics = Numerics.FASTEST,
+    collective: Collective = ALONE,
 ) -> SweepContext:
-    """The context of a sweep over `batch`. like: a tensor of the model's device and dtype.
+    """The context of a sweep over `batch`. spec: of this rank's part. like: a tensor of the model's device and dtype.
 
     Invariant numerics hold for causal sweeps over a cache, and on the CPU without one; elsewhere for a batch of one sequence.
 
@@ -61,11 +65,11 @@ def sweep_context(
     narrow = cache is not None and cache.key_scales is not None
     if cache is not None and batch.rows is not None and usable(like.device) and not narrow:
         pages = InvariantPages.of(batch, spec) if invariant else plan_pages(batch, spec)
-        return SweepContext(pages, rotation, cache, batch.rows)
+        return SweepContext(pages, rotation, cache, batch.rows, collective=collective)
     spans = _spans(batch.rows.places.tolist()) if batch.rows is not None and like.device.type == "cpu" and not narrow else None
     if invariant and like.device.type == "cpu" and not spec.encoder:
-        return SweepContext(TokenByToken.of(batch, spec, cache), rotation, cache, batch.rows, spans)
-    return SweepContext(plan_segments(batch, spec, like.dtype, cache), rotation, cache, batch.rows, spans)
+        return SweepContext(TokenByToken.of(batch, spec, cache), rotation, cache, batch.rows, spans, collective)
+    return SweepContext(plan_segments(batch, spec, like.dtype, cache), rotation, cache, batch.rows, spans, collective)
 
 
 def attend(heads: Tensor, kv_heads: int, sweep: SweepContext, layer: int, scale: float) -> Tensor:

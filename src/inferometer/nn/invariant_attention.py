@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from inferometer.kernels.invariant_attention import invariant_attention
 from inferometer.model.spec import Alibi, ModelSpec
-from inferometer.nn.alibi import slopes
+from inferometer.nn.alibi import slopes_of
 from inferometer.nn.batch import CachedRows, RaggedBatch
 from inferometer.nn.cache import PagedCache
 from inferometer.nn.paged_attention import slopes_on
@@ -24,7 +24,7 @@ class InvariantPages:
 
     @classmethod
     def of(cls, batch: RaggedBatch, spec: ModelSpec) -> InvariantPages:
-        return cls(slopes_on(spec.heads, batch.token_ids.device) if isinstance(spec.positions, Alibi) else None)
+        return cls(slopes_on(spec.positions, spec.heads, batch.token_ids.device) if isinstance(spec.positions, Alibi) else None)
 
     def attend(self, query: Tensor, rows: CachedRows, cache: PagedCache, layer: int, scale: float) -> Tensor:
         """Attention of query (tokens, heads, head_size) to the keys in the pages: (tokens, heads * head_size)."""
@@ -76,7 +76,7 @@ class TokenByToken:
             token += queries
         biases = None
         if isinstance(spec.positions, Alibi):
-            biases = torch.tensor(slopes(spec.heads))[:, None] * torch.arange(1 - max(batch.context_lengths), 1)
+            biases = torch.tensor(slopes_of(spec.positions, spec.heads))[:, None] * torch.arange(1 - max(batch.context_lengths), 1)
         return cls(tuple(spans), biases)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, cache: PagedCache | None, layer: int, scale: float) -> Tensor:
