@@ -14,7 +14,7 @@ from inferometer.kernels.skinny_launch import Tiling
 from inferometer.kernels.token_rows import Places
 from inferometer.model.description import describe
 from inferometer.nn import head as heads
-from inferometer.nn.head import Head, padded_rows, product
+from inferometer.nn.head import Head, padded_rows, product_in_units
 
 HIDDEN = torch.randn(3, 16, generator=torch.Generator().manual_seed(0))
 
@@ -86,7 +86,7 @@ def test_rows_begin_at_multiples_of_128_bytes(dtype: torch.dtype, width: int, st
 def test_a_product_in_pieces_is_the_product(vocabulary: int) -> None:
     weight = torch.randn(vocabulary, 16, generator=torch.Generator().manual_seed(3))
     room = padded_rows(HIDDEN, vocabulary).fill_(torch.nan)
-    got = product(HIDDEN, weight, room)
+    got = product_in_units(HIDDEN, weight, room)
     assert got.data_ptr() == room.data_ptr()
     torch.testing.assert_close(got, HIDDEN @ weight.T)
 
@@ -99,5 +99,5 @@ def test_gpu_product_in_pieces_is_the_product(rows: int, vocabulary: int) -> Non
     weight = torch.randn(vocabulary, 256, device="cuda", dtype=torch.bfloat16)
     states = torch.randn(rows, 256, device="cuda", dtype=torch.bfloat16) / 16
     room = padded_rows(states, vocabulary).fill_(torch.nan)
-    got = product(states, weight, room)
+    got = product_in_units(states, weight, room)
     torch.testing.assert_close(got.double(), states.double() @ weight.double().T, atol=1.6e-2, rtol=1.6e-2)

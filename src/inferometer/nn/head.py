@@ -157,10 +157,10 @@ class Head(nn.Module):
             if not states.is_cuda:
                 return functional.linear(states, weight)
             out = padded_rows(states, weight.shape[0])
-        return product(states, weight, out)
+        return product_in_units(states, weight, out)
 
 
-def product(states: Tensor, weight: Tensor, out: Tensor) -> Tensor:
+def product_in_units(states: Tensor, weight: Tensor, out: Tensor) -> Tensor:
     """states weight^T, (rows, vocabulary), in `out`, whose rows begin as those of `padded_rows` do.
 
     The outputs behind the last whole unit are a product of their own: matrix libraries have their newest kernels for whole units alone
