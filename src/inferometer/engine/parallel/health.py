@@ -35,6 +35,8 @@ GRACE: Final = 3.0
 """How long rank 0's device may take to end what waits for a rank that has failed, and rank 0 then to come back from its call."""
 
 _BEAT: Final = b"\n"
+_END: Final = b"."
+"""The last of rank 0's beats: what follows is no failure. The order to end comes another way, and may come later."""
 
 
 @dataclass(slots=True)
@@ -64,6 +66,11 @@ class Peer:
         for end in (self.commands, self.beats):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+
+    def dismiss(self) -> None:
+        """Lets it know that rank 0 is about to end."""
+        with suppress(OSError):
+            self.beats.send(_END)
 
     def close(self) -> None:
         """Lets go of it."""
@@ -275,6 +282,7 @@ class Tether(threading.Thread):
             except OSError:
                 data = b""
             now = time.monotonic()
+            self._ending = self._ending or _END in (data or b"")
             if data or now - ticked > 3 * TICK:  # this process was stopped, or starved
                 self._peer.heard = now
             if data == b"" or self._peer.hung(now):

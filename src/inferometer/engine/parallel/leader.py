@@ -192,6 +192,9 @@ class Leader:
         self._closed = True
         well = self._watch.failure is None
         self._watch.close()
+        if well:
+            for peer in self._peers:
+                peer.dismiss()
         if self._launch is not None:
             deadline = time.monotonic() + (END_S if well else 0.0)
             for peer in self._peers:
