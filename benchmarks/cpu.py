@@ -20,13 +20,13 @@ from typing import Any
 import torch
 
 from inferometer import LLM, SamplingParams
-from inferometer.bench.backend import Backend
-from inferometer.bench.calibrate import calibrate
-from inferometer.bench.check import check
-from inferometer.bench.environment import environment
-from inferometer.bench.hf import HFBackend
-from inferometer.bench.native import NativeBackend
-from inferometer.bench.prompts import text_prompts
+from inferometer.bench.backends.backend import Backend
+from inferometer.bench.backends.hf import HFBackend
+from inferometer.bench.backends.native import NativeBackend
+from inferometer.bench.backends.prompts import text_prompts
+from inferometer.bench.machine.calibrate import calibrate
+from inferometer.bench.machine.environment import environment
+from inferometer.bench.measurement.check import check
 from inferometer.engine.device import resolve_dtype
 from inferometer.estimate.bound import bound
 from inferometer.estimate.limits import limits

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from inferometer import LLM, SamplingParams
-from inferometer.bench.calibrate import calibrate
-from inferometer.bench.environment import environment
+from inferometer.bench.machine.calibrate import calibrate
+from inferometer.bench.machine.environment import environment
 from inferometer.engine.engine import Engine
 from inferometer.engine.tuning import tune
 from inferometer.estimate.bound import bound

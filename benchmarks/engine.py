@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from inferometer import LLM, SamplingParams
-from inferometer.bench.calibrate import calibrate
-from inferometer.bench.environment import environment
+from inferometer.bench.machine.calibrate import calibrate
+from inferometer.bench.machine.environment import environment
 from inferometer.engine.engine import Engine
 from inferometer.estimate.bound import bound
 from inferometer.estimate.limits import Limits, limits

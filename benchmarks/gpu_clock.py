@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from inferometer.bench.calibrate import calibrate
+from inferometer.bench.machine.calibrate import calibrate
 from inferometer.kernels.support import usable
 
 

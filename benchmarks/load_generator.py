@@ -24,8 +24,8 @@ from typing import Any
 
 import torch
 
-from inferometer.bench.calibrate import calibrate
-from inferometer.bench.environment import environment
+from inferometer.bench.machine.calibrate import calibrate
+from inferometer.bench.machine.environment import environment
 
 TINY = {
     "model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,

@@ -6,8 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from inferometer.bench.study_library import shipped
-from inferometer.report.document_notes import page
+from inferometer.bench.study.library import shipped
+from inferometer.report.study.document_notes import page
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "published-tables.md"
 

@@ -12,9 +12,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from inferometer.bench.journal import read_records
-from inferometer.bench.record import Record
-from inferometer.report.tables import comparison_table, document, latency_table, notes
+from inferometer.bench.records.journal import read_records
+from inferometer.bench.records.record import Record
+from inferometer.report.tables.benchmark import comparison_table, document, latency_table, notes
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"

@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from inferometer.report.gathering import gather
-from inferometer.report.parts import written
-from inferometer.report.summary import summary_parts
+from inferometer.report.markup.parts import written
+from inferometer.report.records.gathering import gather
+from inferometer.report.tables.summary import summary_parts
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "report.md"

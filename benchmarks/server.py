@@ -31,7 +31,7 @@ from typing import Any
 import torch
 
 from inferometer import LLM, SamplingParams
-from inferometer.bench.environment import device_name, environment
+from inferometer.bench.machine.environment import device_name, environment
 from inferometer.engine.engine import Engine
 from inferometer.model.description import describe
 from inferometer.schedule.request import Request

@@ -22,15 +22,15 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from inferometer.bench.journal import read_records
-from inferometer.bench.record import Record
+from inferometer.bench.records.journal import read_records
+from inferometer.bench.records.record import Record
 from inferometer.estimate.crossfit import FITS, fit, fits_toml, group, load_fits, parts
 from inferometer.estimate.deviation import ERRORS, deviations_toml
 from inferometer.estimate.explanation import explain
 from inferometer.estimate.measured.load import load_regimes, load_rows
 from inferometer.estimate.operations import series
 from inferometer.estimate.validation import validate
-from inferometer.report.validation import document
+from inferometer.report.estimates.validation import document
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"

@@ -29,8 +29,14 @@ FLOORS = (
     ("__main__",),
 )
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
+# Floors with rooms, which stand above each other as floors do. What is in no room of such a floor is its __init__ alone.
+ROOMS = {
+    "bench": (("records", "machine"), ("backends",), ("prediction",), ("measurement",), ("serving", "study"), ("plan",), ("conduct",)),
+    "report": (("markup", "plots"), ("records",), ("tables",), ("compare", "page", "study", "estimates")),
+}
+ROOM_LEVEL = {floor: {name: level for level, names in enumerate(rooms) for name in names} for floor, rooms in ROOMS.items()}
 TORCH_FLOORS = {"nn", "kernels", "engine", "bench"}
-TRANSFORMERS_FILES = {"bench/deepspeed.py", "bench/hf.py", "bench/hf_compile.py"}
+TRANSFORMERS_FILES = {f"bench/backends/{name}.py" for name in ("deepspeed", "hf", "hf_compile")}
 # The floor is nothing without these. What the command line reads of it (SERVER_STARTS) must start without them all the same.
 SERVER_PACKAGES = {"fastapi", "httptools", "pydantic", "starlette", "uvicorn", "prometheus_client", "opentelemetry"}
 SERVER_STARTS = {"server/__init__.py", "server/flags.py", "server/settings.py"}
@@ -96,6 +102,11 @@ def violations(source: Path) -> list[str]:
         if floor not in LEVEL and not front_door:
             found.append(f"{relative}: {floor} is on no floor of the house")
             continue
+        levels = ROOM_LEVEL.get(floor, {})
+        room = path.relative_to(root).parts[1].removesuffix(".py") if levels else ""
+        if levels and room not in levels and room != "__init__":
+            found.append(f"{relative}: {room} is no room of {floor}")
+            continue
         package = ".".join(["inferometer", *path.relative_to(root).parts[:-1]])
         for entry in imports(ast.parse(path.read_text(encoding="utf-8"), str(path)), package):
             where = f"{relative}:{entry.line}"
@@ -109,6 +120,10 @@ def violations(source: Path) -> list[str]:
                     found.append(f"{where}: {floor} imports {target}, which is not below it")
                 elif target not in LEVEL and target not in ("", "__version__"):
                     found.append(f"{where}: {entry.module} is on no floor of the house")
+                elif target == floor and levels:
+                    other = rest.split(".")[1]
+                    if other != room and levels.get(other, len(FLOORS)) >= levels.get(room, 0):
+                        found.append(f"{where}: {floor}/{room} imports {floor}/{other}, which is not below it")
             elif top == "torch" and floor not in TORCH_FLOORS:
                 found.append(f"{where}: {floor} imports torch")
             elif top in ("transformers", "accelerate") and relative not in TRANSFORMERS_FILES:
@@ -142,13 +157,17 @@ def test_every_floor_in_the_source_was_looked_at() -> None:
         ("schedule/a.py", "import importlib\nimportlib.import_module('inferometer.engine.llm')", "schedule imports engine"),
         ("nn/a.py", "from ..engine import llm", "nn imports engine"),
         ("nn/a.py", "from inferometer import engine", "nn imports engine"),
-        ("report/a.py", "from inferometer.server import app", "report imports server, which is not below it"),
-        ("bench/a.py", "from inferometer.cli.main import main", "bench imports cli"),
+        ("report/page/a.py", "from inferometer.server import app", "report imports server, which is not below it"),
+        ("bench/plan/a.py", "from inferometer.cli.main import main", "bench imports cli"),
+        ("bench/records/a.py", "from inferometer.bench.plan.plan import plan", "bench/records imports bench/plan, which is not below it"),
+        ("report/page/a.py", "def f():\n    from ..study import tables", "report/page imports report/study, which is not below it"),
+        ("bench/a.py", "", "a is no room of bench"),
+        ("report/charts/a.py", "", "charts is no room of report"),
         ("model/a.py", "def f():\n    import torch", "model imports torch"),
         ("cli/a.py", "from torch import nn", "cli imports torch"),
-        ("bench/native.py", "import transformers", "only bench/deepspeed.py, bench/hf.py, bench/hf_compile.py may import transformers"),
+        ("bench/backends/native.py", "import transformers", "only bench/backends/deepspeed.py, bench/backends/hf.py, "),
         ("text/a.py", "import tokenizers", "text imports tokenizers at its start"),
-        ("report/a.py", "class A:\n    import numpy", "report imports numpy at its start"),
+        ("report/page/a.py", "class A:\n    import numpy", "report imports numpy at its start"),
         ("server/a.py", "import torch", "server imports torch"),
         ("server/a.py", "import numpy", "server imports numpy at its start"),
         ("server/flags.py", "import fastapi", "server imports fastapi at its start"),
@@ -172,8 +191,9 @@ def test_a_planted_violation_is_found(tmp_path: Path, file: str, code: str, comp
     ("file", "code"),
     [
         ("engine/a.py", "import torch\nfrom inferometer.nn import layers\nfrom inferometer import __version__"),
-        ("bench/hf.py", "import torch\nimport transformers"),
+        ("bench/backends/hf.py", "import torch\nimport transformers"),
         ("server/a.py", "import fastapi\nfrom opentelemetry import trace\nfrom inferometer.engine import llm"),
+        ("bench/study/a.py", "from inferometer.bench.records.record import Record\nfrom .study import Study"),
         ("text/a.py", "import json\ndef f():\n    import tokenizers"),
         ("text/a.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import numpy"),
         (

@@ -54,13 +54,17 @@ def modules() -> list[str]:
     paths = [path for floor in TORCH_FREE for path in [root / f"{floor}.py", *(root / floor).rglob("*.py")] if path.exists()]
     named = {".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__") for path in paths}
     # Of the floor that measures, what a report of old records or the parsing of a request needs.
+    # A study is planned and conducted without torch: only its columns' processes load that.
     bench = {
-        f"inferometer.bench.{name}"
-        for name in (
-            *("statistics", "case", "record", "journal", "prompts", "request", "requirement", "entry", "entries", "registry"),
-            # A study is planned and conducted without torch: only its columns' processes load that.
-            *("study", "study_file", "study_library", "question", "plan", "edge_search", "conductor", "study_folder", "worker", "session"),
-        )
+        f"inferometer.bench.{room}.{name}"
+        for room, names in {
+            "records": ("statistics", "case", "record", "journal", "session"),
+            "backends": ("prompts", "request", "requirement", "entry", "entries", "registry"),
+            "study": ("study", "file", "library", "folder"),
+            "plan": ("question", "plan", "edge_search"),
+            "conduct": ("conductor", "worker"),
+        }.items()
+        for name in names
     }
     # Of the server, what its command line reads.
     server = {f"inferometer.server.{name}" for name in ("flags", "settings")}

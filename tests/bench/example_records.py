@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from inferometer.bench.record import Record, Throughput, throughput, work
-from inferometer.bench.statistics import Summary
+from inferometer.bench.records.record import Record, Throughput, throughput, work
+from inferometer.bench.records.statistics import Summary
 
 
 def record(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from inferometer.bench.backend import Continuation, PageUse, Prompts
+from inferometer.bench.backends.backend import Continuation, PageUse, Prompts
 from inferometer.schedule.sampling import SamplingParams
 
 VOCABULARY = 50

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from inferometer.bench.case import Case
-from inferometer.bench.entry import BackendEntry
-from inferometer.bench.place import Place
-from inferometer.bench.plan import Planned, plan
-from inferometer.bench.record import Record, Throughput, throughput, work
-from inferometer.bench.request import BenchRequest
-from inferometer.bench.statistics import Summary
-from inferometer.bench.study_file import read_study
-from inferometer.bench.worker_process import Answer, WorkerEndedError
+from inferometer.bench.backends.entry import BackendEntry
+from inferometer.bench.backends.request import BenchRequest
+from inferometer.bench.conduct.worker_process import Answer, WorkerEndedError
+from inferometer.bench.machine.place import Place
+from inferometer.bench.plan.plan import Planned, plan
+from inferometer.bench.records.case import Case
+from inferometer.bench.records.record import Record, Throughput, throughput, work
+from inferometer.bench.records.statistics import Summary
+from inferometer.bench.study.file import read_study
 from inferometer.hardware.catalogue import find_device
 
 GIB = 1 << 30

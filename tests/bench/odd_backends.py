@@ -14,10 +14,10 @@ import torch
 from fake_backend import VOCABULARY, FakeBackend
 from torch import Tensor
 
-from inferometer.bench.backend import Prompts
-from inferometer.bench.entry import BackendEntry
-from inferometer.bench.opening import Opening
-from inferometer.bench.requirement import Requirement
+from inferometer.bench.backends.backend import Prompts
+from inferometer.bench.backends.entry import BackendEntry
+from inferometer.bench.backends.opening import Opening
+from inferometer.bench.backends.requirement import Requirement
 
 HERE = Path(__file__).parent
 POINTS = {"odd": "ODD", "odd-missing": "MISSING"}

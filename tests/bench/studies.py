@@ -1,4 +1,4 @@
-"""A small study as text, and stand-ins for what runs it."""
+"""Small studies as text."""
 
 from __future__ import annotations
 
@@ -39,4 +39,27 @@ fixed = { runs = 1 }
 
 [scale.tiny.parts.sweep.axes]
 batch_size = [1]
+"""
+
+
+def study(batches: str = "[1, 2]", *, model: str = "gpt3-1.3b", runs: int = 4, more: str = "", columns: str = "") -> str:
+    """Two columns over batch sizes, on a card."""
+    columns = columns or '[[part.columns]]\nname = "a"\nbackend = "native"\n[[part.columns]]\nname = "b"\nbackend = "hf"\n'
+    return f"""
+title = "t"
+[fixed]
+model = "{model}"
+weights = "dummy"
+dtype = "float16"
+device = "cuda"
+sequence_length = 8
+decode_length = 5
+runs = {runs}
+warmups = 1
+{more}
+[[part]]
+name = "p"
+[part.axes]
+batch_size = {batches}
+{columns}
 """

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 
-from inferometer.bench import native
-from inferometer.bench.journal import read_records
-from inferometer.bench.record import Record
+from inferometer.bench.backends import native
+from inferometer.bench.records.journal import read_records
+from inferometer.bench.records.record import Record
 from inferometer.cli.main import main
 from inferometer.engine.device import supports
 from tiny_models import tiny_model

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from inferometer.bench.record import Record
+from inferometer.bench.records.record import Record
 from inferometer.cli.main import main
 from tiny_models import tiny_model
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from report_records import made
 
-from inferometer.bench.record import Record
+from inferometer.bench.records.record import Record
 from inferometer.cli.main import main
 
 STEADY = [100.0, 101.0, 99.0, 100.5, 99.5]

@@ -190,7 +190,7 @@ def test_a_disk_that_takes_no_more_is_one_clear_error(
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("inferometer.bench.journal.os.fsync", full)
+    monkeypatch.setattr("inferometer.bench.records.journal.os.fsync", full)
     assert main(["study", "run", study, "--only", "in shards"]) == 1
     out, err = capsys.readouterr()
     assert out == ""

@@ -113,7 +113,7 @@ def test_a_corrupt_calibration_is_a_notice_and_no_failure(machine: Machine, tmp_
 def test_calibrating_stores_and_shows_the_result(
     machine: Machine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from inferometer.bench import calibrate
+    from inferometer.bench.machine import calibrate
 
     asked: list[tuple[str, float]] = []
 

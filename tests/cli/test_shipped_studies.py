@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from inferometer.bench.study_library import shipped
+from inferometer.bench.study.library import shipped
 from inferometer.cli.main import main
 
 pytestmark = pytest.mark.slow

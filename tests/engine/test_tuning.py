@@ -13,7 +13,7 @@ import torch
 
 from inferometer.engine import tuning
 from inferometer.engine.tuning import Choice, Size, clock_of, settled, tune
-from inferometer.kernels.skinny_choice import BUCKETS, Shape, choice_path, save_choices
+from inferometer.kernels.skinny_choice import BUCKETS, PLAIN, Shape, choice_path, save_choices
 from inferometer.kernels.skinny_launch import Tiling, candidates
 from inferometer.model.description import describe
 from inferometer.nn.linear import Linear
@@ -68,7 +68,7 @@ def linears(model: Transformer) -> list[Linear]:
     return [module for module in model.modules() if isinstance(module, Linear)]
 
 
-SHAPES: set[Size] = {(2304, 768), (768, 768), (3072, 768), (768, 3072), (50272, 768)}
+SHAPES: set[Size] = {(*size, PLAIN) for size in ((2304, 768), (768, 768), (3072, 768), (768, 3072), (50272, 768))}
 
 
 def test_every_launch_of_every_shape_is_tried(model: Transformer, gpu: Any) -> None:
@@ -77,7 +77,7 @@ def test_every_launch_of_every_shape_is_tried(model: Transformer, gpu: Any) -> N
     assert card.tried == {(rows, size, choice) for rows in BUCKETS for size in SHAPES for choice in (*candidates(rows, size[1]), None)}
     assert model.head is not None
     for module in (*linears(model), model.head):
-        size = (50272, 768) if module.weight is None else tuple(module.weight.shape)
+        size = (*((50272, 768) if module.weight is None else module.weight.shape), PLAIN)
         assert module.launches == {rows: card.best(rows, size) for rows in BUCKETS}
 
 
@@ -121,7 +121,7 @@ def test_what_is_known_stays_as_it_is_while_the_rest_is_measured(
     save_choices(path, {Shape("bfloat16", 8, 768, 768): None})
     card = gpu(LAUNCH)
     assert tune(model, (8,)) == 4
-    assert {choice for _, size, choice in card.tried if size == (768, 768)} == {None}
+    assert {choice for _, size, choice in card.tried if size == (768, 768, PLAIN)} == {None}
     chosen = {tuple(linear.weight.shape): linear.launches[8] for linear in linears(model)}
     assert chosen == {(2304, 768): LAUNCH, (768, 768): None, (3072, 768): LAUNCH, (768, 3072): LAUNCH}
 
@@ -208,19 +208,19 @@ class TestClock:
             return 3.0
 
         monkeypatch.setattr(tuning, "DecodeChain", lambda *arguments: SimpleNamespace(seconds=lambda: seconds(None)))
-        self.maps = {(768, 768): [linear for linear in linears(model) if linear.weight.shape == (768, 768)]}
+        self.maps = {(768, 768, PLAIN): [linear for linear in linears(model) if linear.weight.shape == (768, 768)]}
         return clock_of(model, 4, self.maps)
 
     def test_all_maps_of_a_size_get_the_launch(self, seconds_of: Any) -> None:
-        assert seconds_of({(768, 768): A}) == 3.0
-        assert all(linear.launches == {4: A} for linear in self.maps[768, 768])
+        assert seconds_of({(768, 768, PLAIN): A}) == 3.0
+        assert all(linear.launches == {4: A} for linear in self.maps[768, 768, PLAIN])
 
     def test_what_does_not_fit_takes_for_ever_but_a_fault_is_one(self, seconds_of: Any) -> None:
         self.error = RuntimeError("out of shared memory")
-        assert seconds_of({(768, 768): A}) == math.inf
+        assert seconds_of({(768, 768, PLAIN): A}) == math.inf
         self.error = torch.AcceleratorError("an illegal memory access")
         with pytest.raises(torch.AcceleratorError):
-            seconds_of({(768, 768): A})
+            seconds_of({(768, 768, PLAIN): A})
 
     def test_no_memory(self, monkeypatch: pytest.MonkeyPatch, seconds_of: Any, model: Transformer) -> None:
         def full(*arguments: Any) -> None:

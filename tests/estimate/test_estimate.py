@@ -12,7 +12,7 @@ from math import isfinite
 
 import pytest
 
-from inferometer.bench.record import Bound, Predicted
+from inferometer.bench.records.record import Bound, Predicted
 from inferometer.errors import ModelError, UserError
 from inferometer.estimate import Estimate, estimate
 from inferometer.estimate.stack import STACKS

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from inferometer.kernels import (
+    eight_bit_matmul,
     embed,
     gate,
     head_choice,
@@ -24,18 +25,23 @@ from inferometer.kernels import (
     log_softmax,
     norm,
     paged_decode,
+    quant_linear,
+    quant_widened,
     ragged_prefill,
     rank_peaks,
     rotary_write,
+    rounded_rows,
     skinny,
     token_bounds,
     token_choice,
 )
+from inferometer.kernels.quant_launch import quant_candidates
 from inferometer.kernels.skinny_launch import candidates
 from inferometer.kernels.support import Kernel
 from inferometer.kernels.token_filters import Filters
 from inferometer.kernels.token_rows import Bounds, Drawing, Places
 from inferometer.model.spec import Activation, NormKind
+from quant_cases import FORMATS, drawn_weight
 
 triton = pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels are not compiled")
@@ -44,7 +50,7 @@ KIB = 1024
 # Most shared memory of a block (CUDA C++ programming guide, technical specifications by compute capability).
 SHARED = {75: 64 * KIB, 80: 163 * KIB, 86: 99 * KIB, 89: 99 * KIB, 90: 227 * KIB, 100: 227 * KIB, 120: 99 * KIB}
 TYPES = {torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.int32: "*i32", torch.int64: "*i64"}
-TYPES |= {torch.float64: "*fp64"}
+TYPES |= {torch.float64: "*fp64", torch.int8: "*i8", torch.uint8: "*u8", torch.float8_e4m3fn: "*fp8e4nv"}
 
 
 @dataclass
@@ -86,10 +92,10 @@ class Card:
 def card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Card:
     card = Card(request.param)
     monkeypatch.setattr(Kernel, "launch", lambda kernel, grid, *arguments, **options: card.launch(kernel, grid, *arguments, **options))
-    for module in (paged_decode, ragged_prefill, skinny, invariant_linear, invariant_attention):
+    for module in (paged_decode, ragged_prefill, skinny, invariant_linear, invariant_attention, quant_linear, eight_bit_matmul):
         monkeypatch.setattr(module, "capability", lambda device: divmod(card.capability, 10))
     monkeypatch.setattr("inferometer.kernels.support.capability", lambda device: divmod(card.capability, 10))
-    for module in (paged_decode, skinny, invariant_linear):
+    for module in (paged_decode, skinny, invariant_linear, quant_linear):
         monkeypatch.setattr(module, "processors", lambda device: 100)
     return card
 
@@ -262,6 +268,21 @@ class TestCommonCards:
     def test_invariant_attention(self, card: Card, head_size: int, biased: bool) -> None:
         attention(card, 4, 2, head_size, half(card), biased)
 
+    @pytest.mark.parametrize("name", ["int8", "fp8", "int4 g64"])
+    @pytest.mark.parametrize(("rows", "outputs", "inputs"), [(1, 512, 2048), (7, 100, 330)])
+    def test_few_rows_and_few_bits(self, card: Card, name: str, rows: int, outputs: int, inputs: int) -> None:
+        weight, x = drawn_weight(outputs, inputs, **FORMATS[name]), torch.zeros(rows, inputs, dtype=half(card))
+        residual = torch.zeros(rows, outputs, dtype=half(card))
+        launches = [launch for launch in quant_candidates(rows, weight) if launch.whole or card.capability >= 80]
+        for launch in launches[:1]:
+            quant_linear.quant_linear_triton(x, weight, residual[0], activation="gelu_tanh", residual=residual, launch=launch)
+        card.check(kernels=len(launches[:1]))
+
+    @pytest.mark.parametrize("name", ["int8", "fp8", "int4 g64"])
+    def test_weights_are_widened(self, card: Card, name: str) -> None:
+        quant_widened.widened_triton(drawn_weight(8, 256, **FORMATS[name]), half(card))
+        card.check(kernels=1)
+
     @pytest.mark.parametrize("vocabulary", [300, 50257])
     def test_log_softmax(self, card: Card, vocabulary: int) -> None:
         log_softmax.log_softmax_triton(torch.zeros(4, vocabulary))
@@ -372,6 +393,86 @@ def test_kernels_between_products_touch_nothing_before_the_kernel_ahead_has_ende
         assert not any(access in before for access in ("ld.global", "st.global"))
         accesses = [line for line in behind.splitlines() if "ld.global" in line or "st.global" in line]
         assert all(".v4.b32" in line or "ld.global.b64" in line for line in accesses)  # 16 bytes; a place
+
+
+@pytest.mark.parametrize(("card", "kind"), [(80, "int8"), (90, "int8"), (89, "fp8"), (90, "fp8")], indirect=["card"])
+def test_eight_bits_by_eight_bits(card: Card, kind: rounded_rows.Rounded) -> None:
+    x, weight = torch.zeros(300, 1024, dtype=torch.bfloat16), drawn_weight(512, 1024, kind)
+    levels, scale = rounded_rows.round_rows_triton(x, kind)
+    tiles = eight_bit_matmul.blocks(x.device)
+    for chosen in tiles:
+        eight_bit_matmul.eight_bit_matmul(levels, scale, weight, x.dtype, x[0, :512], activation="gelu", chosen=chosen)
+    card.check(kernels=1 + len(tiles))
+    if card.capability == 90:
+        assert all("wgmma" in built.asm["ptx"] for built in card.built[1:])
+
+
+@pytest.mark.parametrize("card", [90], indirect=True)
+@pytest.mark.parametrize("name", ["int8", "fp8", "int4 g64", "int4 g32"])
+@pytest.mark.parametrize(("rows", "inputs"), [(1, 768), (1, 16384), (4, 4096)])
+def test_sums_are_over_tensors_as_they_were_dealt_out(card: Card, name: str, rows: int, inputs: int) -> None:
+    """Threads of a sum are then neighbours, and so are its warps. Where a tensor has been folded they may not be, and Triton 3.6 adds up
+    those of other outputs."""
+    weight, x = drawn_weight(64, inputs, **FORMATS[name]), torch.zeros(rows, inputs, dtype=torch.bfloat16)
+    launches = [launch for launch in quant_candidates(rows, weight) if launch.whole]
+    for launch in launches:
+        quant_linear.quant_linear_triton(x, weight, launch=launch)
+    assert launches
+    card.check(kernels=len(launches))
+    for built in card.built:
+        code = built.asm["ttgir"]
+        layouts = dict(re.findall(r"^(#\w+) = (#\S+?)<", code, re.MULTILINE))
+        summed = re.findall(r'"tt\.reduce"\(.*?\n(?:.*\n)*?\s+\}\) : \((tensor<.*?>)\) -> ', code)
+        assert len(summed) >= rows
+        for of in summed:
+            names = [name for name in re.findall(r"#\w+", of) if name != "#ttg"]
+            assert names
+            assert all(layouts[name] == "#ttg.blocked" for name in names), of
+
+
+@pytest.mark.parametrize("card", [90], indirect=True)
+@pytest.mark.parametrize("name", ["int8", "int4 g64"])
+def test_few_bits_are_read_16_bytes_at_a_time(card: Card, name: str) -> None:
+    """And before the kernel ahead has ended, where rows are whole; else copied to where the threads that multiply them read them."""
+    weight, dtype = drawn_weight(512, 4096, **FORMATS[name]), torch.bfloat16
+    whole, few = (next(one for one in quant_candidates(rows, weight) if one.whole == (rows == 1)) for rows in (1, 16))
+    quant_linear.quant_linear_triton(torch.zeros(1, 4096, dtype=dtype), weight, launch=whole)
+    before, behind = card.built[0].asm["ptx"].split("griddepcontrol.wait")
+    for text in (before, behind):
+        assert any("evict_first" in line and ".v4.b32" in line for line in text.splitlines() if "ld.global" in line)
+    assert "dp4a" in behind
+    quant_linear.quant_linear_triton(torch.zeros(16, 4096, dtype=dtype), weight, launch=few)
+    before, behind = card.built[1].asm["ptx"].split("griddepcontrol.wait")
+    assert "prefetch.global.L2" in before
+    assert "cp.async" not in before
+    assert "mma.sync" in behind
+    assert any(", 0x10" in line for line in behind.splitlines() if "cp.async" in line and "shared.global" in line)
+
+
+@pytest.mark.parametrize("card", [80, 90], indirect=True)
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("rows", [16, 64])
+def test_what_a_thread_has_widened_is_what_it_multiplies(card: Card, name: str, rows: int) -> None:
+    """Nothing but what is copied from memory goes through shared memory in the loop."""
+    weight, x = drawn_weight(512, 4096, **FORMATS[name]), torch.zeros(rows, 4096, dtype=torch.bfloat16)
+    quant_linear.quant_linear_triton(x, weight, launch=quant_candidates(rows, weight)[0])
+    card.check(kernels=1)
+    code = card.built[0].asm["ttgir"]
+    assert "ttg.async_copy_global_to_local" in code
+    assert not re.search(r"ttg\.local_alloc %|ttg\.local_store", code)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("card", [80, 90], indirect=True)
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("rows", [1, 2, 4, 16, 64])
+@pytest.mark.parametrize(("outputs", "inputs"), [(768, 768), (2048, 8192), (8192, 2048)])
+def test_all_launches_of_few_bits(card: Card, rows: int, name: str, outputs: int, inputs: int) -> None:
+    weight, x = drawn_weight(outputs, inputs, **FORMATS[name]), torch.zeros(rows, inputs, dtype=torch.bfloat16)
+    launches = quant_candidates(rows, weight)
+    for launch in launches:
+        quant_linear.quant_linear_triton(x, weight, launch=launch)
+    card.check(kernels=len(launches))
 
 
 @pytest.mark.slow

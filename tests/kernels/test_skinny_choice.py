@@ -14,7 +14,11 @@ from inferometer.kernels.skinny_choice import BUCKETS, Shape, bucket, choice_pat
 from inferometer.kernels.skinny_launch import MOST_ROWS, Tiling, tiling
 
 LAUNCH = Tiling(64, 128, 4, 4, 2, early=True)
-CHOICES = {Shape("bfloat16", 1, 2048, 8192): None, Shape("bfloat16", 8, 2048, 8192): LAUNCH}
+CHOICES = {
+    Shape("bfloat16", 1, 2048, 8192): None,
+    Shape("bfloat16", 8, 2048, 8192): LAUNCH,
+    Shape("bfloat16", 8, 2048, 8192, "int4 g32"): Tiling(128, 32, 4, 4, 4, early=True),
+}
 
 
 @pytest.mark.parametrize(("rows", "wanted"), [(1, 1), (2, 2), (3, 4), (4, 4), (5, 8), (16, 16), (17, 32), (32, 32)])
@@ -63,6 +67,7 @@ class TestFile:
             ("shape", "rows", True),
             ("shape", "outputs", -1),
             ("shape", "dtype", None),
+            ("shape", "weight", 4),
         ],
     )
     def test_what_no_kernel_could_take_is_ignored(self, tmp_path: Path, part: str, name: str, value: Any) -> None:
@@ -76,7 +81,7 @@ class TestFile:
     def test_another_version_is_ignored(self, tmp_path: Path) -> None:
         path = tmp_path / "choices.json"
         save_choices(path, CHOICES)
-        path.write_text(path.read_text().replace('"schema_version": 3', '"schema_version": 4'))
+        path.write_text(path.read_text().replace('"schema_version": 3', '"schema_version": 2'))
         assert load_choices(path) == {}
 
     def test_a_folder_that_cannot_be_made_is_no_error(self, tmp_path: Path) -> None:

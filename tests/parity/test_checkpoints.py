@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from inferometer import LLM
-from inferometer.bench.hf import HFBackend
+from inferometer.bench.backends.hf import HFBackend
 from inferometer.errors import ModelError
 from inferometer.nn.batch import prompt_batch
 from inferometer.nn.load import open_checkpoint

@@ -9,8 +9,8 @@ from typing import Any
 
 from report_records import UNSET
 
-from inferometer.bench.record import Bound, Checked, PeakMemory, Predicted, Record, Throughput, throughput, work
-from inferometer.bench.statistics import Summary
+from inferometer.bench.records.record import Bound, Checked, PeakMemory, Predicted, Record, Throughput, throughput, work
+from inferometer.bench.records.statistics import Summary
 from inferometer.estimate.estimate import estimate
 
 ENVIRONMENT: dict[str, Any] = {

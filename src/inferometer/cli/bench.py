@@ -10,9 +10,8 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from inferometer.bench.dialect import APIS
-from inferometer.bench.registry import entry, names
-from inferometer.bench.request import BenchRequest
+from inferometer.bench.backends.registry import entry, names
+from inferometer.bench.backends.request import APIS, BenchRequest
 from inferometer.cli.options import (
     add_admission_options,
     add_model_options,
@@ -25,7 +24,7 @@ from inferometer.cli.progress import Bar
 from inferometer.errors import UserError
 
 if TYPE_CHECKING:
-    from inferometer.bench.record import Record
+    from inferometer.bench.records.record import Record
 
 FAILED, CASES_FAILED = 1, 3
 
@@ -116,8 +115,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError("--concurrency is of a server; add --backend http, or use --batch-size")
     request.check()
 
-    from inferometer.bench.journal import Journal, Sink
-    from inferometer.report.tables import document
+    from inferometer.bench.records.journal import Journal, Sink
+    from inferometer.report.tables.benchmark import document
 
     with ExitStack() as stack:
         sink = Sink(None if arguments.output is None else stack.enter_context(Journal(arguments.output)))
@@ -138,9 +137,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _measure(request: BenchRequest, emit: Callable[[Record], None], bar: Bar) -> list[Record]:
     if not entry(request.backends[0]).in_process:
-        from inferometer.bench.http_benchmark import http_benchmark
+        from inferometer.bench.serving.http_benchmark import http_benchmark
 
         return http_benchmark(request, emit, bar)
-    from inferometer.bench.benchmark import benchmark
+    from inferometer.bench.measurement.benchmark import benchmark
 
     return benchmark(request, emit, bar)

@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _calibrate(machine: Machine, device: str, seconds: float) -> None:
     # Only this needs torch.
-    from inferometer.bench.calibrate import calibrate
+    from inferometer.bench.machine.calibrate import calibrate
 
     measured = calibrate(device, budget_s=seconds, progress=lambda part: print(f"calibrating: {part}", file=sys.stderr))
     path = save_calibration(measured, machine.fingerprint)

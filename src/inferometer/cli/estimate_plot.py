@@ -35,7 +35,7 @@ def draw(kind: str | None, found: Estimate, again: Estimator) -> str:
     Points at which the request makes no sense, such as a context that the model does not have, are left out.
     Raises UserError where none is left.
     """
-    from inferometer.report import estimate_plots
+    from inferometer.report.estimates import plots as estimate_plots
 
     if kind in (None, "breakdown"):
         return estimate_plots.breakdown_of(found)

@@ -46,22 +46,22 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.tolerance is not None:
         raise UserError("--tolerance goes with --compare OLD NEW; leave it out")
 
-    from inferometer.report.gathering import gather
+    from inferometer.report.records.gathering import gather
 
     gathered = gather(arguments.records)
     title = arguments.title or _names(arguments.records)
     if form == "html":
-        from inferometer.report.page import page
+        from inferometer.report.page.page import page
 
         text = page(gathered.records, title=title, remarks=gathered.remarks)
     elif form == "csv":
-        from inferometer.report.record_rows import records_csv
+        from inferometer.report.records.record_rows import records_csv
 
         text = records_csv(gathered.records)
         _warn(gathered.remarks)
     else:
-        from inferometer.report.parts import written
-        from inferometer.report.summary import summary_parts
+        from inferometer.report.markup.parts import written
+        from inferometer.report.tables.summary import summary_parts
 
         text = written(summary_parts(gathered.records, title=title, remarks=gathered.remarks), "rst" if form == "rst" else "md")
     _write(text, arguments.output)
@@ -69,10 +69,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _compare(arguments: argparse.Namespace, form: str) -> int:
-    from inferometer.report.columns import Columns
-    from inferometer.report.comparison import TOLERANCE, compare
-    from inferometer.report.comparison_report import comparison_parts, rows_csv
-    from inferometer.report.gathering import gather, mixture
+    from inferometer.report.compare.comparison import TOLERANCE, compare
+    from inferometer.report.compare.document import comparison_parts, rows_csv
+    from inferometer.report.records.columns import Columns
+    from inferometer.report.records.gathering import gather, mixture
 
     old, new = (gather([path]) for path in arguments.compare)
     found = compare(old.records, new.records, tolerance=TOLERANCE if arguments.tolerance is None else arguments.tolerance / 100)
@@ -86,11 +86,11 @@ def _compare(arguments: argparse.Namespace, form: str) -> int:
         title = arguments.title or " against ".join(_names([path]) for path in arguments.compare)
         parts = comparison_parts(found, columns, title=title, remarks=remarks)
         if form == "html":
-            from inferometer.report.html_parts import page_of
+            from inferometer.report.page.html_parts import page_of
 
             text = page_of(parts)
         else:
-            from inferometer.report.parts import written
+            from inferometer.report.markup.parts import written
 
             text = written(parts, "rst" if form == "rst" else "md")
     _write(text, arguments.output)

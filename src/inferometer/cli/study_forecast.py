@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from inferometer.bench.plan import Planned
-from inferometer.report.markdown import table
+from inferometer.bench.plan.plan import Planned
+from inferometer.report.markup.markdown import table
 
 
 def forecast_json(planned: Planned) -> dict[str, Any]:

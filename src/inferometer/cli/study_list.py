@@ -8,8 +8,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from inferometer.bench.study import Study
-    from inferometer.bench.study_file import StudyFile
+    from inferometer.bench.study.file import StudyFile
+    from inferometer.bench.study.study import Study
 
 SUMMARY = "list the studies that come with the package"
 
@@ -21,8 +21,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0."""
-    from inferometer.bench.study_library import shipped
-    from inferometer.report.markdown import table
+    from inferometer.bench.study.library import shipped
+    from inferometer.report.markup.markdown import table
 
     files = shipped()
     if arguments.json:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inferometer.bench.record import Record
-from inferometer.bench.study import Study
-from inferometer.bench.study_folder import PAGE, TABLES, StudyFolder
-from inferometer.report.page import page
-from inferometer.report.study_plots import plots
-from inferometer.report.study_tables import document, document_format, document_parts
+from inferometer.bench.records.record import Record
+from inferometer.bench.study.folder import PAGE, TABLES, StudyFolder
+from inferometer.bench.study.study import Study
+from inferometer.report.page.page import page
+from inferometer.report.study.plots import plots
+from inferometer.report.study.tables import document, document_format, document_parts
 
 
 def write_documents(study: Study, records: Sequence[Record], folder: StudyFolder) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from inferometer.bench.study_scale import FULL
+from inferometer.bench.study.scale import FULL
 from inferometer.cli.options import at_least, positive_number
 
 SUMMARY = "run a study's cases, or say what that would take"

@@ -6,11 +6,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from inferometer.bench.study_scale import FULL
+from inferometer.bench.study.scale import FULL
 
 if TYPE_CHECKING:
-    from inferometer.bench.study import Settings, Study
-    from inferometer.bench.study_file import StudyFile
+    from inferometer.bench.study.file import StudyFile
+    from inferometer.bench.study.study import Settings, Study
 
 SUMMARY = "tell what a study asks, or print the tables of a folder that a run wrote"
 
@@ -24,12 +24,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0."""
-    from inferometer.bench.study_folder import STUDY, latest, read_folder
-    from inferometer.bench.study_library import find_study, shipped
+    from inferometer.bench.study.folder import STUDY, latest, read_folder
+    from inferometer.bench.study.library import find_study, shipped
 
     path = Path(arguments.study).expanduser()
     if (path / STUDY).is_file() or (path.is_dir() and arguments.study not in shipped()):
-        from inferometer.report.study_tables import document
+        from inferometer.report.study.tables import document
 
         file, records = read_folder(path)
         print(document(file.study(), list(latest(records).values()), format=arguments.format), end="")
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _card(file: StudyFile, study: Study) -> str:
-    from inferometer.report.markdown import table
+    from inferometer.report.markup.markdown import table
 
     lines = [f"# {study.title}", ""]
     if study.summary is not None:

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from functools import cache
 from types import FrameType
 
-from inferometer.bench.conductor import BudgetSpentError, Conduct, Conductor
-from inferometer.bench.edge_search import EdgeSearch, edge_part, edge_searches
-from inferometer.bench.place import Place, find_place
-from inferometer.bench.plan import Planned, plan
-from inferometer.bench.record import Record
-from inferometer.bench.session import Session
-from inferometer.bench.study import Settings, Study
-from inferometer.bench.study_folder import StudyFolder, key_of, latest
-from inferometer.bench.study_library import find_study
+from inferometer.bench.conduct.conductor import BudgetSpentError, Conduct, Conductor
+from inferometer.bench.machine.place import Place, find_place
+from inferometer.bench.plan.edge_search import EdgeSearch, edge_part, edge_searches
+from inferometer.bench.plan.plan import Planned, plan
+from inferometer.bench.records.record import Record
+from inferometer.bench.records.session import Session
+from inferometer.bench.study.folder import StudyFolder, key_of, latest
+from inferometer.bench.study.library import find_study
+from inferometer.bench.study.study import Settings, Study
 from inferometer.cli.study_forecast import forecast_json, forecast_table
 from inferometer.cli.study_run import FOLDER
 from inferometer.hardware.detect import detect

@@ -37,12 +37,12 @@ def run(arguments: argparse.Namespace) -> int:
     from inferometer.estimate.explanation import explain
     from inferometer.estimate.operations import series
     from inferometer.estimate.validation import validate
-    from inferometer.report.validation import document, legend, regime_table, row_table, rows_csv, to_json
+    from inferometer.report.estimates.validation import document, legend, regime_table, row_table, rows_csv, to_json
 
     reports = validate(arguments.regime)
     if arguments.plot is not None:
         from inferometer.cli.estimate_plot import write
-        from inferometer.report.plots import error_scatter
+        from inferometer.report.plots.kinds import error_scatter
 
         write(arguments.plot, error_scatter(reports))
     if wanted == "json":
@@ -63,9 +63,9 @@ def _records(arguments: argparse.Namespace, wanted: str) -> int:
     if wanted == "csv":
         raise UserError("--format csv is of the published rows; with --records use markdown or json")
 
-    from inferometer.bench.hindsight import review
-    from inferometer.bench.journal import read_records
-    from inferometer.report.hindsight import document, to_json
+    from inferometer.bench.prediction.hindsight import review
+    from inferometer.bench.records.journal import read_records
+    from inferometer.report.estimates.hindsight import document, to_json
 
     found = review(record for file in arguments.records for record in read_records(file))
     if wanted == "json":

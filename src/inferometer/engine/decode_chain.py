@@ -17,6 +17,7 @@ from inferometer.nn.attention import sweep_context
 from inferometer.nn.batch import CachedRows, RaggedBatch
 from inferometer.nn.cache import PagedCache
 from inferometer.nn.collective import ALONE, Collective, Unlinked
+from inferometer.nn.linear import Linear
 from inferometer.nn.stream import Stream
 from inferometer.nn.transformer import Transformer
 
@@ -88,7 +89,7 @@ class DecodeChain:
 
 def layers_to_time(model: Transformer, cache_bytes: int) -> int:
     """How many of the first layers: their weights outgrow the cache, if there are as many."""
-    weights = sum(parameter.nbytes for parameter in model.layers[0].parameters()) if len(model.layers) else 1
+    weights = sum(linear.weight_bytes for linear in model.layers[0].modules() if isinstance(linear, Linear)) if len(model.layers) else 1
     return min(len(model.layers), max(FEWEST_LAYERS, -(-CACHES * cache_bytes // max(1, weights))))
 
 

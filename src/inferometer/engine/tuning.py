@@ -15,7 +15,10 @@ import torch
 from torch import Tensor
 
 from inferometer.engine.decode_chain import DecodeChain
-from inferometer.kernels.skinny_choice import BUCKETS, DTYPES, Shape, choice_path, load_choices, save_choices
+from inferometer.kernels.quant_choice import format_name
+from inferometer.kernels.quant_launch import quant_candidates
+from inferometer.kernels.quant_weight import QuantWeight
+from inferometer.kernels.skinny_choice import BUCKETS, DTYPES, PLAIN, Shape, choice_path, load_choices, save_choices
 from inferometer.kernels.skinny_launch import Tiling, candidates
 from inferometer.kernels.support import usable
 from inferometer.nn.head import Head
@@ -30,7 +33,8 @@ NOISE = 0.003
 PASSES = 2
 """Times that every map is gone through: what is best for one depends on the others."""
 
-Size = tuple[int, int]
+Size = tuple[int, int, str]
+"""A weight's outputs and inputs, and how it is stored, as in `Shape`."""
 Choice = Tiling | None
 
 
@@ -51,7 +55,7 @@ def tune(model: Transformer, rows: Sequence[int] = BUCKETS, *, seconds: float = 
     deadline = time.monotonic() + seconds
     maps: dict[Size, list[Linear | Head]] = defaultdict(list)
     for module in model.modules():
-        if isinstance(module, Head) or (isinstance(module, Linear) and module.quant is None):
+        if isinstance(module, Linear | Head):
             maps[_size(_weight(module, model))].append(module)
     path = choice_path(torch.cuda.get_device_name(model.device))
     ranks, known = model.collective, load_choices(path)
@@ -59,8 +63,9 @@ def tune(model: Transformer, rows: Sequence[int] = BUCKETS, *, seconds: float = 
     dtype = str(model.dtype).removeprefix("torch.")
     for count in sorted(set(rows) & set(BUCKETS)) if ranks.rank == 0 else ():
         shapes = {size: Shape(dtype, count, *size) for size in maps}
-        start = {size: known[shape] if shape in known else candidates(count, size[1])[0] for size, shape in shapes.items()}
-        options = {size: (*candidates(count, size[1]), None) for size, shape in shapes.items() if shape not in known}
+        launches = {size: candidates_for(count, _weight(modules[0], model)) for size, modules in maps.items()}
+        start = {size: known[shape] if shape in known else next(iter(launches[size]), None) for size, shape in shapes.items()}
+        options = {size: (*launches[size], None) for size, shape in shapes.items() if shape not in known}
         if not options or time.monotonic() >= deadline:
             continue
         clock = clock_of(model, count, maps)
@@ -75,9 +80,9 @@ def tune(model: Transformer, rows: Sequence[int] = BUCKETS, *, seconds: float = 
     known, count_measured = ranks.broadcast((known | measured, len(measured)))
     for size, modules in maps.items():
         wanted = {count: Shape(dtype, count, *size) for count in rows}
-        launches = {count: known[shape] for count, shape in wanted.items() if shape in known}
+        chosen = {count: known[shape] for count, shape in wanted.items() if shape in known}
         for module in modules:
-            module.launches = launches
+            module.launches = chosen
     return count_measured
 
 
@@ -139,11 +144,18 @@ def clock_of(
     return seconds_of
 
 
-def _weight(module: Linear | Head, model: Transformer) -> Tensor:
+def candidates_for(rows: int, weight: Tensor | QuantWeight) -> tuple[Tiling, ...]:
+    """What may be launched for so many rows."""
+    return candidates(rows, weight.shape[1]) if isinstance(weight, Tensor) else quant_candidates(rows, weight)
+
+
+def _weight(module: Linear | Head, model: Transformer) -> Tensor | QuantWeight:
+    if isinstance(module, Linear) and module.quant is not None:
+        return module.quant
     if module.weight is None:  # a head that is tied
         return model.embedding.token.weight
     return module.weight
 
 
-def _size(weight: Tensor) -> Size:
-    return weight.shape[0], weight.shape[1]
+def _size(weight: Tensor | QuantWeight) -> Size:
+    return weight.shape[0], weight.shape[1], PLAIN if isinstance(weight, Tensor) else format_name(weight)

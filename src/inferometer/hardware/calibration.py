@@ -1,4 +1,4 @@
-"""What was measured on this machine, on file under its fingerprint: read and written here, measured by bench/calibrate.py."""
+"""What was measured on this machine, on file under its fingerprint: read and written here, measured by bench/machine/calibrate.py."""
 
 from __future__ import annotations
 

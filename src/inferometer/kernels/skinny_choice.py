@@ -21,10 +21,12 @@ from inferometer.kernels.support import capability, power_of_two, usable
 from inferometer.model.store import cache_dir
 
 SCHEMA_VERSION: Final = 3
-"""Of 1 and 2 launches were measured alone."""
+"""Of 1 and 2 launches were measured alone, and there were no formats but plain ones."""
 BUCKETS: Final = (1, 2, 4, 8, 16, 32)
 """Numbers of rows that are measured; what lies between two counts as the larger one."""
 DTYPES: Final = (torch.float16, torch.bfloat16)
+
+PLAIN: Final = "plain"
 
 Launches = Mapping[int, Tiling | None]
 """By bucket of rows: how the kernel is launched; None where the matrix library is faster. What is missing, the table decides."""
@@ -32,12 +34,14 @@ Launches = Mapping[int, Tiling | None]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What is chosen for: a type, as torch calls it, a bucket of rows, and the weight's sizes."""
+    """What is chosen for: a type, as torch calls it, a bucket of rows, the weight's sizes, and how it is stored: in that type ("plain"), or
+    as `format_name` calls it."""
 
     dtype: str
     rows: int
     outputs: int
     inputs: int
+    weight: str = PLAIN
 
 
 def bucket(rows: int) -> int:
@@ -118,12 +122,13 @@ def _entry(item: Mapping[str, Any]) -> tuple[Shape, Tiling | None]:
             or tiles.programs < 0
         ):
             raise ValueError("a launch of other types")
-        # Sizes of a kernel's tensors are powers of two, and weights in blocks are fetched ahead by cache lines, of 64 inputs.
-        least = 1 if tiles.whole else 64
+        # Sizes of a kernel's tensors are powers of two, and plain weights in blocks are fetched ahead by cache lines, of 64 inputs.
+        least = 1 if tiles.whole else 64 if shape.weight == PLAIN else 32
         if any(size < 1 or power_of_two(size) != size for size in sizes[:3]) or tiles.block < least or tiles.warps > 32 or tiles.stages < 1:
             raise ValueError("a launch that cannot be")
         if tiles.whole and shape.rows > 4:
             raise ValueError("a launch for fewer rows")
-    if not isinstance(shape.dtype, str) or any(type(number) is not int or number < 1 for number in numbers) or shape.rows not in BUCKETS:
+    named = isinstance(shape.dtype, str) and isinstance(shape.weight, str)
+    if not named or any(type(number) is not int or number < 1 for number in numbers) or shape.rows not in BUCKETS:
         raise ValueError("a shape that cannot be")
     return shape, tiles

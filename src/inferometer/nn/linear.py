@@ -10,12 +10,16 @@ from torch.nn import functional
 
 from inferometer.kernels.finish import finish_torch
 from inferometer.kernels.norm import NormWeights
+from inferometer.kernels.quant_choice import multiplies, quant_launch_for, quant_many
+from inferometer.kernels.quant_linear import quant_linear_triton
 from inferometer.kernels.quant_weight import QuantWeight
+from inferometer.kernels.quant_widened import widened
 from inferometer.kernels.skinny import skinny_triton
-from inferometer.kernels.skinny_choice import Launches, launch_for
+from inferometer.kernels.skinny_choice import DTYPES, Launches, launch_for
 from inferometer.kernels.skinny_launch import Tiling
+from inferometer.kernels.support import usable
 from inferometer.model.spec import Activation
-from inferometer.nn.formats.product import multiply
+from inferometer.nn.formats.product import multiply, rounded_rows
 from inferometer.nn.invariant import Product
 from inferometer.nn.packed import Packed
 
@@ -46,9 +50,16 @@ class Linear(nn.Module):
             self.packed = Packed(self.weight)
             self.weight = nn.Parameter(self.weight.to("meta"), requires_grad=False)
 
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weight, as it is stored."""
+        return self.weight.nbytes if self.quant is None else self.quant.nbytes
+
     def launch(self, x: Tensor) -> Tiling | None:
         """How a launch of its own computes so few rows, with all that follows; None where torch's operations do."""
-        return None if self.packed is not None or self.quant is not None else launch_for(x, self.weight, self.launches)
+        if self.quant is not None:
+            return quant_launch_for(x, self.quant, self.launches)
+        return None if self.packed is not None else launch_for(x, self.weight, self.launches)
 
     def takes_residual(self, x: Tensor) -> bool:
         """Whether `forward` would add a residual in its own launch."""
@@ -59,6 +70,10 @@ class Linear(nn.Module):
         launch = self.launch(x) if self.product is None else None
         if launch is None or not launch.whole:
             return None
+        if self.quant is not None:
+            if self.quant.order is not None:
+                return None
+            return quant_linear_triton(x, self.quant, self.bias, activation=activation, norm=norm, launch=launch)
         return skinny_triton(x, self.weight, self.bias, activation=activation, norm=norm, launch=launch)
 
     def forward(self, x: Tensor, *, activation: Activation | None = None, residual: Tensor | None = None) -> Tensor:
@@ -66,12 +81,25 @@ class Linear(nn.Module):
         if self.product is not None:
             return self.product(x, activation=activation, residual=residual)
         if self.quant is not None:
-            return finish_torch(multiply(x, self.quant, self.bias), activation, residual)
+            return self._quantised(x, self.quant, activation, residual)
         if self.packed is not None:
             return finish_torch(self.packed(x, self.bias), activation, residual)
         launch = self.launch(x)
         if launch is not None:
             return skinny_triton(x, self.weight, self.bias, activation=activation, residual=residual, launch=launch)
+        return self._library(x, self.weight, activation, residual)
+
+    def _quantised(self, x: Tensor, quant: QuantWeight, activation: Activation | None, residual: Tensor | None) -> Tensor:
+        launch = self.launch(x)
+        if launch is not None:
+            return quant_linear_triton(x, quant, self.bias, activation=activation, residual=residual, launch=launch)
+        if not usable(x.device):
+            return finish_torch(multiply(x, quant, self.bias), activation, residual)
+        if x.dtype in DTYPES and multiplies(quant.activations, x.device):
+            return quant_many(x, quant, self.bias, activation=activation, residual=residual)
+        return self._library(rounded_rows(x, quant), widened(quant, x.dtype), activation, residual)
+
+    def _library(self, x: Tensor, weight: Tensor, activation: Activation | None, residual: Tensor | None) -> Tensor:
         if residual is None and self.bias is not None and x.is_cuda and activation in _EPILOGUES:
-            return torch._addmm_activation(self.bias, x, self.weight.T, use_gelu=activation == "gelu_tanh")
-        return finish_torch(functional.linear(x, self.weight, self.bias), activation, residual)
+            return torch._addmm_activation(self.bias, x, weight.T, use_gelu=activation == "gelu_tanh")
+        return finish_torch(functional.linear(x, weight, self.bias), activation, residual)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, Literal, cast
 
-from inferometer.bench.lifeline import die_with
+from inferometer.bench.machine.lifeline import die_with
 from inferometer.errors import UserError
 from inferometer.server.frames import FrameReader, frame, receive
 from inferometer.server.messages import Begin, Command, Event, Failed, Ping, Pong, Ready
@@ -148,7 +148,7 @@ def serving_engine(llm: LLM, settings: ServerSettings) -> Engine:
 
 
 def _ready(llm: LLM, engine: Engine | None, settings: ServerSettings) -> Ready:
-    from inferometer.bench.environment import device_name, device_slug
+    from inferometer.bench.machine.environment import device_name, device_slug
 
     return Ready(
         pages=0 if engine is None else engine.pages,

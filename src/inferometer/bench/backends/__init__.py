@@ -1,0 +1,1 @@
+"""Stacks that run a model: what is asked of them, the entries that say what each takes, and a file for each behind one protocol."""

@@ -1,0 +1,325 @@
+"""The native backend: this product's own engine, driven step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Final, Literal, cast
+
+import torch
+from torch import Tensor
+
+from inferometer import __version__
+from inferometer.bench.backends.backend import Continuation, PageUse, Prompts
+from inferometer.bench.backends.opening import Opening
+from inferometer.bench.machine.memory import release_caches
+from inferometer.bench.records.failures import CacheTooSmallError
+from inferometer.engine.device import synchronise
+from inferometer.engine.engine import PAGE_SIZE, SEATS, SWEEP_TOKENS, Engine
+from inferometer.engine.invented import fill, invent
+from inferometer.engine.llm import LLM
+from inferometer.engine.tuning import tune
+from inferometer.errors import UserError
+from inferometer.hardware.host_memory import free_host_bytes
+from inferometer.nn.batch import prompt_batch
+from inferometer.nn.cache import PagedCache
+from inferometer.schedule.admission import Admission
+from inferometer.schedule.continuous import Continuous
+from inferometer.schedule.emission import Emissions
+from inferometer.schedule.groups import Diagonal, Row, Zigzag
+from inferometer.schedule.request import Request, request_seed
+from inferometer.schedule.sampling import SamplingParams
+from inferometer.schedule.sequence import Sequence as Running
+
+# What a process's own libraries may take or give back between two cases.
+_SAME_BYTES: Final = 64 << 20
+
+
+def open_backend(opening: Opening) -> NativeBackend:
+    """Loads the model into an LLM, with the settings of the request."""
+    request = opening.request
+    llm = LLM(
+        request.model,
+        dtype=opening.dtype_name,
+        device=str(opening.device),
+        weights=cast(Literal["auto", "dummy"], request.weights),
+        tokenizer=request.tokenizer,
+        quantize=request.quantize,
+        kv_dtype=request.kv_dtype,
+        gpu_memory=request.gpu_memory,
+        deterministic=request.deterministic,
+        seed=request.seed,
+    )
+    return NativeBackend(llm, request.order())
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """Pages that there was room for when so much memory was free."""
+
+    free_bytes: int
+    pages: int
+
+
+class NativeBackend:
+    """A loaded LLM as the runner sees it, with an engine of its own: no prefix cache, as the same prompts run again and again, and a
+    pool of pages as large as a case needs.
+
+    admission: how the rows of a batch are run; None for one block of them all, which prefills as a whole, decodes as a whole, and must
+    have pages for all rows together. sweep_tokens, lookahead: the engine's.
+    """
+
+    name = "native"
+    stack_version = __version__
+
+    def __init__(
+        self, llm: LLM, admission: Admission | None = None, *, sweep_tokens: int = SWEEP_TOKENS, lookahead: int | None = None
+    ) -> None:
+        self._llm = llm
+        self._admission = admission
+        self._sweep_tokens = sweep_tokens
+        self._lookahead = lookahead
+        self._weight_bytes = llm.model.weight_bytes
+        self._rooms: dict[int, _Room] = {}
+        self._engine: Engine | None = None
+        tune(llm.model)
+        self._sequences: list[Running] = []
+        self._steps: list[Emissions] = []  # looked into when the clock stands
+        self.phased = True
+        self.device = llm.device
+        self.encoder = llm.spec.encoder
+        self.output_width = llm.spec.hidden if llm.spec.encoder else llm.spec.vocabulary
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of the weights and of the engine's pages."""
+        return self._weight_bytes + (0 if self._engine is None else self._engine.pages * self._engine.page_bytes)
+
+    def prepare(self, rows: int, tokens: int) -> None:
+        """Takes as many pages as such a batch can come to use; raises CacheTooSmallError where there is no room.
+
+        Without an admission that is a place for every row's tokens at once. With one it is what its groups hold together: all of them if
+        their number was asked for, else as much of that as there is room for, but no less than one group (one row, under continuous
+        admission).
+        """
+        self.abandon()
+        if self.device.type == "cuda":
+            release_caches(self.device)  # recorded graphs are part of cycles, and with them the pages of the batch before
+        admission = self._admission or Zigzag(rows, 1)
+        # The last token's keys are never written.
+        each = -(-(tokens - 1) // PAGE_SIZE)
+        least, most = _residents(admission, rows)
+        room = self._require_room(rows, least, tokens - 1, least * each)
+        self.phased = isinstance(admission, Zigzag) and most == rows and room >= rows * each
+        self._engine = self._made(min(most * each, room), rows, admission, prefix_caching=False)
+
+    def reorder(self, admission: Admission | None) -> None:
+        """Runs the batches that are prepared from now on under another admission."""
+        self.abandon()
+        self._admission = admission
+
+    def prefill(self, prompts: Prompts, params: SamplingParams) -> None:
+        """As many sweeps as the prompts take; the last of them samples the last row's first token."""
+        self._start(prompts, params)
+        for sequence in self._sequences:
+            while not sequence.launched:
+                self._step()
+
+    def fill(self, prompts: Prompts, params: SamplingParams) -> None:
+        """Pages of random keys and values for the prompts, but for what lies behind the last full one; that is computed."""
+        engine = self._finding
+        told_apart = [_numbered(prompt, row, self.output_width) for row, prompt in enumerate(prompts)]
+        invent(engine, [Request(row, tuple(prompt), params, 0) for row, prompt in enumerate(told_apart)])
+        self.prefill(told_apart, params)
+
+    def decode(self) -> None:
+        """One sweep of a token a row. On a GPU what it reads are the tokens of the sweep before it."""
+        self._step()
+
+    def generate(self, prompts: Prompts, params: SamplingParams) -> None:
+        """As many sweeps as the admission takes."""
+        self._start(prompts, params)
+        for sequence in self._sequences:
+            while sequence.remaining:
+                self._step()
+
+    def hold(self, prompts: Prompts, params: SamplingParams, steps: int, *, filled: bool) -> None:
+        """Stops after the middle step, while every row is still to go on."""
+        more = replace(params, max_new_tokens=params.max_new_tokens + 2)
+        if steps < 2:  # the only step is the last one, after which a row has ended
+            self.prepare(len(prompts), len(prompts[0]) + more.max_new_tokens)
+            params = more
+        (self.fill if filled else self.prefill)(prompts, params)
+        for _ in range((steps + 1) // 2):
+            self.decode()
+        self._running.drain()
+
+    def again(self) -> None:
+        """Launches that step's sweep once more."""
+        self._running.relaunch()
+
+    def page_use(self) -> PageUse | None:
+        """The pages of the last batch; None where no cache was taken."""
+        engine = self._engine
+        return None if engine is None else PageUse(engine.pages, engine.pages_peak, engine.page_size, engine.page_bytes)
+
+    def finish(self) -> Sequence[Sequence[int]]:
+        """The tokens of the batch, which ends; its pages are kept for the next."""
+        return [[token_id for token_id, _ in row] for row in self._end()]
+
+    def abandon(self) -> None:
+        """Drops the batch, the pages and the recorded graphs."""
+        self._sequences, self._steps = [], []
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+
+    @torch.inference_mode()
+    def forward(self, prompts: Prompts, *, loss: bool) -> float | None:
+        """One forward; the loss is taken chunk by chunk, so that no (tokens, vocabulary) matrix need exist."""
+        model, batch = self._llm.model, prompt_batch(prompts, self.device)
+        hidden = model.sweep(batch)
+        if self.encoder:
+            if self._llm.spec.pooler:
+                model.pooled(hidden, batch)
+            return None
+        if not loss:
+            model.logits(hidden)
+            return None
+        # Every position is scored, as in the measured forward elsewhere; the last of each row has no next token to be held against.
+        following = batch.token_ids.roll(-1)
+        last = torch.zeros_like(following, dtype=torch.bool)
+        last[batch.last_tokens] = True
+        return float(-model.log_probabilities(hidden, following)[~last].mean())
+
+    @torch.inference_mode()
+    def logits(self, prompts: Prompts, *, last_only: bool) -> Tensor:
+        """float32 logits, or an encoder's hidden states and pooled output, without a cache."""
+        model, batch = self._llm.model, prompt_batch(prompts, self.device)
+        if not self.encoder:
+            scores: Tensor = model(batch, logits="last" if last_only else "all")
+            return scores.float().view(len(prompts), -1, self.output_width)
+        hidden = model.sweep(batch)
+        states = hidden.view(len(prompts), -1, self.output_width)
+        pooled = [model.pooled(hidden, batch)[:, None]] if self._llm.spec.pooler else []
+        return torch.cat([states, *pooled], 1).float()
+
+    def continuation(self, prompts: Prompts, steps: int) -> Continuation:
+        """Greedy, through the engine and under the admission that is timed."""
+        if self._engine is None:
+            self.prepare(len(prompts), len(prompts[0]) + steps)
+        self.generate(prompts, SamplingParams(max_new_tokens=steps, ignore_eos=True))
+        rows = self._end()
+        return Continuation(
+            tuple(tuple(token_id for token_id, _ in row) for row in rows),
+            tuple(tuple(logprob for _, logprob in row) for row in rows),
+        )
+
+    def synchronise(self) -> None:
+        """Waits for the device."""
+        synchronise(self.device)
+
+    def close(self) -> None:
+        """Frees the pages; the weights go with the last reference."""
+        self.abandon()
+        self._llm.close()
+
+    def _start(self, prompts: Prompts, params: SamplingParams) -> None:
+        engine = self._running
+        engine.reset_peak()
+        self._steps = []
+        self._sequences = [
+            engine.add(Request(row, tuple(prompt), params, request_seed(params.seed or 0, row))) for row, prompt in enumerate(prompts)
+        ]
+
+    def _step(self) -> None:
+        self._steps.append(self._running.step())
+
+    def _end(self) -> list[list[tuple[int, float]]]:
+        """The tokens of the batch and their log-probabilities, by row."""
+        steps = [*self._steps, self._running.drain()]
+        self._running.clear()
+        rows: list[list[tuple[int, float]]] = [[] for _ in self._sequences]
+        for emission in chain(*steps):
+            rows[emission.request_id].append((emission.token_id, emission.logprob))
+        self._steps, self._sequences = [], []
+        return rows
+
+    @property
+    def _finding(self) -> Engine:
+        """The engine with all its pages filled at random, and able to find them by the prompts that they stand for."""
+        engine = self._running
+        if not engine.prefix_caching:
+            engine.close()
+            self._engine = engine = self._made(engine.pages, engine.seats, engine.admission, prefix_caching=True)
+            fill(engine, engine.pages, seed=0)
+        return engine
+
+    def _made(self, pages: int, rows: int, admission: Admission, *, prefix_caching: bool) -> Engine:
+        return Engine(
+            self._llm.model,
+            pages=pages,
+            page_size=PAGE_SIZE,
+            seats=rows,
+            sweep_tokens=max(self._sweep_tokens, rows),
+            admission=admission,
+            prefix_caching=prefix_caching,
+            lookahead=self._lookahead,
+            kv_dtype=self._llm.kv_dtype,
+        )
+
+    @property
+    def _running(self) -> Engine:
+        if self._engine is None:
+            raise RuntimeError("a batch needs a cache prepared for it")
+        return self._engine
+
+    def _require_room(self, rows: int, least: int, tokens: int, needed: int) -> int:
+        """Pages that there are for a batch of `rows`. Raises CacheTooSmallError if `needed`, for `least` rows, are more than that."""
+        room = 0
+        # Room beside sweeps of few rows is measured once; only what fits there is worth the measurement with all of its rows.
+        for seats in sorted({SEATS, max(SEATS, rows)}):
+            try:
+                room = self._room(seats)
+            except UserError as error:
+                raise CacheTooSmallError(f"pages of KV cache: {needed} needed, 0 available; {error}") from error
+            if needed > room:
+                page = PagedCache.page_bytes(self._llm.model.local, self._llm.kv_dtype, PAGE_SIZE)
+                raise CacheTooSmallError(
+                    f"{least} x {tokens} tokens together need {needed} pages of KV cache ({needed * page / 2**30:.2f} GiB), "
+                    f"{room} ({room * page / 2**30:.2f} GiB) are available; use a smaller batch or length, or raise --gpu-memory"
+                )
+        return room
+
+    def _room(self, seats: int) -> int:
+        """Pages beside sweeps of so many rows, measured once for as long as others leave the device as it is."""
+        device, known = self.device, self._rooms.get(seats)
+        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_host_bytes()
+        if known is None or abs(free - known.free_bytes) > _SAME_BYTES:
+            known = _Room(free, self._llm.room(seats=seats, sweep_tokens=max(self._sweep_tokens, seats)))
+            self._rooms[seats] = known
+        return known.pages
+
+
+def _residents(admission: Admission, rows: int) -> tuple[int, int]:
+    """How many of `rows` requests must fit for the admission to be what it says, and how many it ever has running.
+
+    Groups whose number was asked for are all there at once, or the case is not the one that was asked for.
+    """
+    match admission:
+        case Zigzag(size, groups) | Diagonal(size, groups):
+            together = rows if groups is None else min(rows, size * groups)
+            return min(rows, size) if groups is None else together, together
+        case Row(size):
+            return min(rows, size), min(rows, size)
+        case Continuous():
+            return 1, rows
+        case _:
+            raise TypeError(f"no case runs under {admission!r}")
+
+
+def _numbered(prompt: Sequence[int], row: int, vocabulary: int) -> Sequence[int]:
+    """The prompt with its row's number for its first tokens: rows that are alike would find, and read, each other's pages."""
+    digits = [row // vocabulary**place % vocabulary for place in range(min(4, len(prompt)))]
+    return [*digits, *prompt[len(digits) :]]

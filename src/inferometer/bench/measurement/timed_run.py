@@ -1,0 +1,79 @@
+"""One run of a case, between readings of the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from inferometer.bench.backends.backend import Backend, Prompts
+from inferometer.bench.records.case import Case
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds of what had a time of its own: prefill and decode, or the whole of both, or a forward."""
+
+    prefill: float | None = None
+    decode: float | None = None
+    whole: float | None = None
+    forward: float | None = None
+
+
+def timed_run(case: Case, backend: Backend, prompts: Prompts, clock: Callable[[], float]) -> Times:
+    """Runs the case once.
+
+    Raises RuntimeError where other tokens come back than were asked for, and whatever the backend raises.
+    """
+    if case.forward_only:
+        return _forward(case, backend, prompts, clock)
+    run = _steps if case.decode_only else _phases if backend.phased else _whole
+    times = run(case, backend, prompts, clock)
+    tokens = backend.finish()
+    if [len(row) for row in tokens] != [case.steps + 1] * case.batch_size:
+        lengths = sorted({len(row) for row in tokens})
+        raise RuntimeError(f"{len(tokens)} rows of {lengths} tokens came back, not {case.batch_size} of {case.steps + 1}")
+    return times
+
+
+def _forward(case: Case, backend: Backend, prompts: Prompts, clock: Callable[[], float]) -> Times:
+    backend.synchronise()
+    begin = clock()
+    backend.forward(prompts, loss=case.loss)
+    backend.synchronise()
+    end = clock()
+    return Times(forward=end - begin)
+
+
+def _phases(case: Case, backend: Backend, prompts: Prompts, clock: Callable[[], float]) -> Times:
+    params = case.sampling_params()
+    backend.synchronise()
+    begin = clock()
+    backend.prefill(prompts, params)
+    backend.synchronise()
+    prefilled = clock()
+    for _ in range(case.steps):
+        backend.decode()
+    backend.synchronise()
+    end = clock()
+    return Times(prefill=prefilled - begin, decode=end - prefilled)
+
+
+def _steps(case: Case, backend: Backend, prompts: Prompts, clock: Callable[[], float]) -> Times:
+    backend.fill(prompts, case.sampling_params())
+    backend.synchronise()
+    begin = clock()
+    for _ in range(case.steps):
+        backend.decode()
+    backend.synchronise()
+    end = clock()
+    return Times(decode=end - begin)
+
+
+def _whole(case: Case, backend: Backend, prompts: Prompts, clock: Callable[[], float]) -> Times:
+    params = case.sampling_params()
+    backend.synchronise()
+    begin = clock()
+    backend.generate(prompts, params)
+    backend.synchronise()
+    end = clock()
+    return Times(whole=end - begin)

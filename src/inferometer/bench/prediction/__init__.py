@@ -1,0 +1,1 @@
+"""What hardware and estimator say of a case, before it runs and after."""

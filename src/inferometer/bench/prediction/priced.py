@@ -1,0 +1,50 @@
+"""A case, or a record of one, in the estimator's words."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from inferometer.bench.backends.registry import format_of
+
+
+class Workload(Protocol):
+    """What a case and a record of one have in common that decides what it costs."""
+
+    @property
+    def backend(self) -> str: ...
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def prompt_length(self) -> int: ...
+    @property
+    def decode_length(self) -> int | None: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def quantize(self) -> str | None: ...
+    @property
+    def kv_dtype(self) -> str | None: ...
+    @property
+    def tensor_parallel(self) -> int: ...
+    @property
+    def forward_only(self) -> bool: ...
+    @property
+    def loss(self) -> bool: ...
+
+
+def estimator_arguments(work: Workload, stack: str) -> dict[str, Any]:
+    """Arguments of `estimate` by name, but for model, device and order."""
+    return {
+        "batch_size": work.batch_size,
+        "sequence_length": work.prompt_length,
+        "decode_length": None if work.decode_length is None else work.steps + 1,
+        "dtype": work.dtype,
+        "quantize": format_of(work.backend, work.quantize),
+        "kv_dtype": work.kv_dtype or "auto",
+        "tensor_parallel": work.tensor_parallel,
+        "stack": stack,
+        "forward_only": work.forward_only,
+        "loss": work.loss,
+    }

@@ -1,0 +1,130 @@
+"""Records on disk: one JSON object a line, only ever appended, each on the disk before the next case starts."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from inferometer.bench.records.record import Record
+from inferometer.errors import UserError
+
+
+class Journal:
+    """A file that records are appended to. Raises UserError at once where the file cannot be written, before anything is measured.
+
+    `option` is what the user named the file by.
+    """
+
+    def __init__(self, path: Path, option: str = "--output") -> None:
+        try:
+            # A pipe or a device (/dev/null) has no end to look at and nothing that a disk could keep.
+            self._on_disk = path.is_file() or not path.exists()
+            self._file: IO[bytes] = path.open("ab+" if self._on_disk else "ab")
+        except OSError as error:
+            raise UserError(f"{option} {path}: {error.strerror}; name a file in a folder that you may write to") from error
+        # A process killed while it wrote leaves a line without an end; ours must not be glued to it.
+        if self._on_disk and self._file.seek(0, os.SEEK_END):
+            self._file.seek(-1, os.SEEK_END)
+            if self._file.read(1) != b"\n":
+                self._file.write(b"\n")
+
+    def append(self, record: Record) -> None:
+        """Writes one record and returns when the disk has it. Raises OSError where it cannot, as when it is full."""
+        line = json.dumps(record.to_json(), allow_nan=False, separators=(",", ":"))
+        self._file.write(line.encode() + b"\n")
+        self._file.flush()
+        if self._on_disk:
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Closes the file."""
+        # What `append` could not write, it has complained of; trying again would only raise again.
+        with suppress(OSError):
+            self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+class Sink:
+    """Takes records as they come into a journal, if there is one.
+
+    A journal that fails (a full disk) gets no more, and the sweep goes on: what was measured can still be printed. `failure` is why,
+    `kept` how many records it had taken.
+    """
+
+    def __init__(self, journal: Journal | None) -> None:
+        self._journal = journal
+        self.kept = 0
+        self.failure: OSError | None = None
+
+    def take(self, record: Record) -> None:
+        """Appends a record, or remembers why that failed."""
+        if self._journal is None or self.failure is not None:
+            return
+        try:
+            self._journal.append(record)
+        except OSError as error:
+            self.failure = error
+        else:
+            self.kept += 1
+
+
+def repair(path: Path) -> int:
+    """Takes off the end of a journal what a crash left of a line. Returns how many bytes; 0 where nothing was torn or there is no file.
+
+    A last line that only lacks its end is a whole record, and stays. Raises UserError where the file cannot be written.
+    """
+    try:
+        with path.open("rb+") as file:
+            content = file.read()
+            whole = content.rfind(b"\n") + 1
+            last = content[whole:]
+            if not last or _is_object(last):
+                return 0
+            file.truncate(whole)
+            os.fsync(file.fileno())
+            return len(last)
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; name a folder that you may write to") from error
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
+
+
+def read_records(path: Path) -> list[Record]:
+    """The records of a journal in the order in which they were written. A line torn by a crash, which is no JSON, is passed over.
+
+    Raises UserError naming the file for one that holds no record at all, and the line too for JSON that is not a record, or a record
+    whose arithmetic is off.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; name a file of records that `bench --output` wrote") from error
+    records = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue
+        try:
+            records.append(Record.from_json(value))
+        except (ValueError, TypeError, AttributeError) as error:
+            raise UserError(f"{path}, line {number}: {error}") from error
+    if not records:
+        raise UserError(f"{path} holds no record; name a file of records that `bench --output` wrote")
+    return records

@@ -1,0 +1,73 @@
+"""Which launch a linear map of few rows gets whose weight is in few bits, and what computes more of them on a GPU."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from inferometer.kernels.eight_bit_matmul import eight_bit_matmul
+from inferometer.kernels.quant_launch import quant_tiling
+from inferometer.kernels.quant_weight import QuantWeight
+from inferometer.kernels.rounded_rows import round_rows
+from inferometer.kernels.skinny_choice import DTYPES, Launches, bucket
+from inferometer.kernels.skinny_launch import Tiling
+from inferometer.kernels.support import capability, usable
+from inferometer.model.spec import Activation
+
+MOST_QUANT_ROWS = 64
+"""Beyond them the weight is no longer what matters. Widened as a whole first it would be moved five to nine times; up to the last of
+BUCKETS tuning decides between the two."""
+PRODUCTS = {"int8": (8, 0), "fp8": (8, 9)}
+"""The lowest compute capability that multiplies both sides in eight bits."""
+
+
+def format_name(weight: QuantWeight) -> str:
+    """What decides how fast a weight of given sizes is read."""
+    parts: list[str] = [weight.kind]
+    if weight.group is not None:
+        parts.append(f"g{weight.group}")
+    if weight.zero is not None:
+        parts.append("zero")
+    if weight.kind == "int4":
+        parts.append(str(weight.scale.dtype).removeprefix("torch."))
+    if weight.order is not None:
+        parts.append("ordered")
+    if weight.activations != "wide":
+        parts.append(f"by {weight.activations}")
+    return " ".join(parts)
+
+
+def quant_launch_for(x: Tensor, weight: QuantWeight, launches: Launches) -> Tiling | None:
+    """How the kernel of few rows is launched for x (rows, inputs); None where it does not serve. Reads no device."""
+    if x.device.type != "cuda" or x.dim() != 2 or not 0 < x.shape[0] <= MOST_QUANT_ROWS or x.dtype not in DTYPES or not usable(x.device):
+        return None
+    if x.stride(1) != 1:
+        return None
+    key = bucket(x.shape[0])
+    if key in launches:
+        return launches[key]
+    # Before Ampere Triton has no matrix instructions to use.
+    found = quant_tiling(x.shape[0], weight)
+    return found if found is not None and (found.whole or capability(x.device) >= (8, 0)) else None
+
+
+@lru_cache
+def multiplies(activations: str, device: torch.device) -> bool:
+    """Whether both sides of a product are in eight bits there, as the weight's `activations` ask."""
+    return activations in PRODUCTS and usable(device) and capability(device) >= PRODUCTS[activations]
+
+
+def quant_many(
+    x: Tensor, weight: QuantWeight, bias: Tensor | None, *, activation: Activation | None = None, residual: Tensor | None = None
+) -> Tensor:
+    """activation(x weight^T + bias) + residual of many rows, with both sides in eight bits. Only where that `multiplies`.
+
+    x: (rows, inputs), rounded row by row as the weight's `activations` say; residual: (rows, outputs). Returns (rows, outputs).
+    """
+    assert weight.activations != "wide"
+    if weight.order is not None:
+        x = x.index_select(1, weight.order)
+    levels, scale = round_rows(x, weight.activations)
+    return eight_bit_matmul(levels, scale, weight, x.dtype, bias, activation=activation, residual=residual)

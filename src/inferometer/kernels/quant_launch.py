@@ -1,0 +1,73 @@
+"""How the product of few rows and a weight in few bits is spread over a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from inferometer.kernels.quant_weight import Kind, QuantWeight
+from inferometer.kernels.skinny_launch import MOST_ROWS, Tiling
+from inferometer.kernels.support import power_of_two
+
+WORD_INPUTS: dict[Kind, int] = {"int8": 4, "int4": 8, "fp8": 4}
+"""Inputs of a word of 32 bits."""
+ROW_REGISTERS = 64
+"""Of a thread, for all rows."""
+WHOLE: dict[int, tuple[tuple[int, int, int], ...]] = {
+    1: ((8, 2, 32), (4, 4, 32), (16, 1, 32), (8, 2, 16), (4, 5, 16)),
+    2: ((8, 2, 16), (4, 4, 16), (16, 1, 16)),
+    4: ((8, 2, 16), (4, 3, 16), (16, 1, 16)),
+}
+"""By rows: (warps, programs a processor, words of a tile that a thread holds), each a launch."""
+FEW: tuple[tuple[int, int, int, int], ...] = ((128, 8, 5, 2), (128, 4, 5, 2), (64, 4, 5, 3), (64, 4, 4, 4), (128, 8, 4, 3))
+"""Of more rows: (outputs, warps, stages, programs a processor). No more programs than have room: a second round would be half empty."""
+FEW_NIBBLES: tuple[tuple[int, int, int, int], ...] = (
+    (128, 8, 4, 3), (128, 8, 4, 2), (128, 4, 4, 3), (64, 4, 4, 3), (64, 4, 3, 4), (128, 4, 3, 4),
+)  # fmt: skip
+"""The same for int4."""
+MORE: tuple[tuple[int, int, int, int], ...] = ((128, 8, 3, 2), (128, 4, 4, 2))
+"""Of more than 32 rows, whose sums take most registers."""
+SPAN_WORDS = 16
+"""Words of a row that four threads read at a time. The inputs of an iteration are two spans: a cache line of each row."""
+
+
+def words_possible(weight: QuantWeight) -> bool:
+    """Whether rows of the weight are whole words, as the kernels of few rows read them."""
+    return weight.inputs % WORD_INPUTS[weight.kind] == 0
+
+
+def quant_candidates(rows: int, weight: QuantWeight) -> tuple[Tiling, ...]:
+    """What the tables say for so many rows; none where rows of the weight are no whole words, or its groups begin within 32 inputs. The
+    first serves unless measuring says otherwise."""
+    if not words_possible(weight) or (weight.group is not None and weight.group % 32):
+        return ()
+    padded = power_of_two(rows)
+    launches = list(_wholes(padded, weight)) if padded in WHOLE else []
+    block = 2 * SPAN_WORDS * WORD_INPUTS[weight.kind]
+    table = MORE if padded > MOST_ROWS else FEW_NIBBLES if weight.kind == "int4" else FEW
+    few = [Tiling(outputs, block, warps, stages, programs, early=True) for outputs, warps, stages, programs in table]
+    return tuple(dict.fromkeys((*launches, *few)))
+
+
+def quant_tiling(rows: int, weight: QuantWeight) -> Tiling | None:
+    """The best of them, before anything is measured."""
+    return next(iter(quant_candidates(rows, weight)), None)
+
+
+def _wholes(rows: int, weight: QuantWeight) -> Iterator[Tiling]:
+    """A program holds its rows in registers: two bytes an input, or four for fp8, in as many warps as a row of the weight takes."""
+    each = WORD_INPUTS[weight.kind]
+    width = power_of_two(-(-weight.inputs // each))
+    for warps, programs, held in WHOLE[rows]:
+        inputs = width * each // (32 * min(warps, max(1, width // 128)))
+        if rows * inputs * (4 if weight.kind == "fp8" else 2) // 4 <= ROW_REGISTERS:
+            tile = min(64, max(1, held * 32 * warps // width))
+            yield Tiling(tile, width * each, warps, 1, programs, early=True, whole=True)
+
+
+def words_of(weight: QuantWeight) -> torch.Tensor:
+    """int32 (outputs, inputs / inputs of a word). Raises ValueError where rows are no whole words."""
+    if not words_possible(weight):
+        raise ValueError(f"rows of {weight.inputs} inputs in {weight.kind} are no whole words")
+    return weight.data.view(torch.int32)

@@ -1,0 +1,129 @@
+"""Linear maps whose weight is in few bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from inferometer.kernels.arrivals import MOST_ARRIVALS, arrivals
+from inferometer.kernels.finish import finish_torch
+from inferometer.kernels.norm import NormWeights
+from inferometer.kernels.quant_few import quant_few_product
+from inferometer.kernels.quant_launch import WORD_INPUTS, quant_tiling, words_of
+from inferometer.kernels.quant_rows import quant_rows_product
+from inferometer.kernels.quant_weight import QuantWeight
+from inferometer.kernels.skinny_launch import Tiling, members
+from inferometer.kernels.support import capability, power_of_two, processors, wide
+from inferometer.model.spec import Activation
+
+FP8_CONVERSION = (8, 9)
+"""The lowest compute capability that converts from e4m3 by itself."""
+
+
+def quant_linear_torch(
+    x: Tensor, weight: QuantWeight, bias: Tensor | None = None, *, activation: Activation | None = None, residual: Tensor | None = None
+) -> Tensor:
+    """The reference: activation(x weight^T + bias) + residual, rounded to the type of x after each step. x is taken as it is.
+
+    x: (rows, inputs); bias: (outputs,); residual: (rows, outputs). Returns (rows, outputs). The matrix is made anew, in the type of x.
+    """
+    return finish_torch(functional.linear(x, weight.dequantised(x.dtype), bias), activation, residual)
+
+
+def quant_linear_triton(
+    x: Tensor,
+    weight: QuantWeight,
+    bias: Tensor | None = None,
+    *,
+    activation: Activation | None = None,
+    residual: Tensor | None = None,
+    norm: NormWeights | None = None,
+    launch: Tiling | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """The same of few rows, in one launch.
+
+    x and residual with a contiguous last dimension. launch: instead of the table's first. norm: x is normed first, and rounded as a launch
+    of its own would; only where the launch holds whole rows, and the weight's columns are in the order of the inputs. out: where the
+    result goes, (rows, outputs) with a contiguous last dimension.
+
+    Moves the bytes of the weight once, and rows * (inputs + outputs) elements of x and the result (as many again of a residual). x is not
+    rounded, whatever the weight's `activations` say: that buys nothing where the weight is all that is moved. Launches that hold whole
+    rows take it in fixed point, for int8 and int4 (see `fixed_point`), and sums in integers for 16 or 32 inputs, then in float32; others
+    widen the weight, int4 to numbers that are rounded to the type of x. Sums are taken in an order that depends on the launch alone.
+    Raises ValueError where rows of the weight are no whole words of 32 bits: those are for `widened`.
+    """
+    (rows, inputs), outputs = x.shape, weight.outputs
+    assert inputs == weight.inputs
+    if out is None:
+        out = torch.empty((rows, outputs), dtype=x.dtype, device=x.device)
+    assert out.stride(1) == 1
+    if rows == 0 or outputs == 0:
+        return out
+    if weight.order is not None:
+        assert norm is None
+        x = x.index_select(1, weight.order)
+    added = out if residual is None else residual
+    assert added.stride(1) == 1
+    options = {"biased": bias is not None, "added": residual is not None, "activation": activation}
+    chosen = launch or quant_tiling(rows, weight)
+    if chosen is None:
+        raise ValueError(f"no launch serves rows of {inputs} inputs in {weight.kind}")
+    _product(x, weight, x if bias is None else bias, added, out, chosen, norm, options)
+    return out
+
+
+def _product(
+    x: Tensor,
+    weight: QuantWeight,
+    bias: Tensor,
+    added: Tensor,
+    out: Tensor,
+    chosen: Tiling,
+    norm: NormWeights | None,
+    options: dict[str, Any],
+) -> None:
+    """Launches the kernel for so many rows."""
+    (rows, inputs), outputs = x.shape, weight.outputs
+    assert x.stride(1) == 1
+    tiles = -(-outputs // chosen.outputs)
+    device = x.device
+    early = chosen.early and capability(device) >= (9, 0)
+    options = options | {
+        "tile": chosen.outputs, "kind": weight.kind, "group": weight.group, "zeroed": weight.zero is not None,
+        "early": early, "num_warps": chosen.warps, "num_stages": chosen.stages,
+    }  # fmt: skip
+    if early:
+        options["launch_pdl"] = True
+    common = weight.scale, weight.scale if weight.zero is None else weight.zero, bias, added, out
+    if chosen.whole:
+        span = chosen.span(outputs, processors(device))
+        gamma, beta = (None, None) if norm is None else (norm.weight, norm.bias)
+        quant_rows_product.launch(
+            (-(-outputs // span),), x, words_of(weight), *common, x if gamma is None else gamma, x if beta is None else beta,
+            0.0 if norm is None else norm.epsilon, rows, outputs, span, x.stride(0), added.stride(0), out.stride(0), inputs=inputs,
+            width=chosen.block // WORD_INPUTS[weight.kind], members=power_of_two(rows),
+            normed=None if norm is None else norm.kind, weighted=gamma is not None, shifted=beta is not None,
+            assembled=capability(device) >= (FP8_CONVERSION if weight.kind == "fp8" else (6, 1)), **options,
+        )  # fmt: skip
+        return
+    assert norm is None
+    parts = chosen.parts(outputs, inputs, processors(device)) if tiles <= MOST_ARRIVALS else 1
+    padded = members(rows)
+    partial, arrived = out, out
+    if parts > 1:
+        partial = torch.empty((tiles, parts, chosen.outputs, padded), dtype=torch.float32, device=device)
+        arrived = arrivals(device)
+    groups = 1 if weight.group is None else weight.scale.shape[1]
+    assembled = capability(device) >= (8, 0) and x.dtype != torch.float32
+    words = words_of(weight)
+    # Where rows begin at 16 bytes, four words are read at a time.
+    aligned = 4 if words.shape[1] % 4 == 0 else 1
+    quant_few_product.launch(
+        (tiles, parts), x, words, *common, partial, arrived, rows, outputs, words.shape[1] // aligned, groups, x.stride(0),
+        added.stride(0), out.stride(0), members=padded, parts=parts, block=chosen.block // WORD_INPUTS[weight.kind], aligned=aligned,
+        stages=chosen.stages, even=inputs % chosen.block == 0, wide=wide(x.dtype, device), assembled=assembled, **options,
+    )  # fmt: skip

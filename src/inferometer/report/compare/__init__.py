@@ -1,0 +1,1 @@
+"""Old records against new ones."""

@@ -1,0 +1,1 @@
+"""Estimates and their errors as documents and plots."""

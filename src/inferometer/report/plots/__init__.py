@@ -1,0 +1,1 @@
+"""Plots as SVG images of our own."""

@@ -1,0 +1,1 @@
+"""Records from files, as documents see them: gathered, put into columns and sweeps, their phases named."""

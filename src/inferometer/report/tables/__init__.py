@@ -1,0 +1,1 @@
+"""Records as tables: of one benchmark, of a server, of everything at once."""

@@ -1,0 +1,141 @@
+"""Measuring this machine's CPU, with sizes so small that only the bookkeeping is tested and not the speed."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import torch
+
+from inferometer.bench.machine import calibrate as module
+from inferometer.bench.machine.calibrate import Plan, calibrate, default_plan
+from inferometer.errors import UserError
+from inferometer.hardware.calibration import Calibration
+from inferometer.hardware.host import Host
+
+TINY = Plan(budget_s=0.2, buffer_bytes=1 << 20, link_bytes=4096, edges=(16, 32), launches=20, repeats=3)
+
+
+def test_a_tiny_calibration_of_the_cpu() -> None:
+    parts: list[str] = []
+    measured = calibrate("cpu", plan=TINY, progress=parts.append)
+    assert (measured.device, measured.slug) == ("cpu", "cpu")
+    assert measured.threads == torch.get_num_threads()
+    assert {"float32", "bfloat16"} <= set(measured.matmul_flop_s)
+    assert "tf32" not in measured.matmul_flop_s
+    assert 0 < measured.launch_s < 1e-2
+    assert measured.graph_kernel_s is None
+    assert measured.host_to_device_bytes_s is None
+    assert 1e7 < measured.copy_bandwidth_bytes_s < 1e14
+    assert all(1 <= count <= TINY.repeats for count in measured.samples.values())
+    assert parts[0] == "memory"
+    assert "matrix products in float32" in parts
+    assert Calibration.from_json(measured.to_json()).to_json() == measured.to_json()
+
+
+def test_the_setting_of_float32_products_is_left_as_it_was() -> None:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        calibrate("cpu", plan=TINY)
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def fixed_clock(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Every call takes `seconds`, whatever it does."""
+    monkeypatch.setattr(module._Bench, "_sample", lambda self, run, inner: seconds)
+
+
+def test_bytes_are_counted_as_they_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    fixed_clock(monkeypatch, 0.5)
+    bench = module._Bench(torch.device("cpu"), TINY)
+    assert bench.copy() == 2 * TINY.buffer_bytes / 0.5
+    assert bench.read() == TINY.buffer_bytes / 0.5
+    assert bench.matmul("float32", 100.0) == 2 * 32**3 / 0.5
+
+
+def test_sizes_that_do_not_fit_the_time_are_left_out_and_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    fixed_clock(monkeypatch, 0.5)
+    bench = module._Bench(torch.device("cpu"), TINY)
+    assert bench.matmul("float32", 1.0) == 2 * 16**3 / 0.5
+    assert bench.notes == ["matmul float32: edges from 32 left out, they do not fit the time"]
+
+
+def test_a_type_that_the_device_refuses_is_noted_and_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(edge: int, dtype: str, device: torch.device) -> Any:
+        raise RuntimeError("not implemented for\nthis type")
+
+    monkeypatch.setattr(module, "_product", refuse)
+    measured = calibrate("cpu", plan=TINY)
+    assert dict(measured.matmul_flop_s) == {}
+    assert "matmul bfloat16: not implemented for" in measured.notes
+
+
+def test_the_median_of_the_samples_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = iter([0.3, 0.1, 0.2])
+    monkeypatch.setattr(module._Bench, "_sample", lambda self, run, inner: next(samples))
+    assert module._Bench(torch.device("cpu"), TINY)._seconds("x", lambda: None, 10.0) == 0.2
+
+
+def test_short_calls_are_repeated_inside_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    inners: list[int] = []
+
+    def sample(self: Any, run: Any, inner: int) -> float:
+        inners.append(inner)
+        return 1e-5
+
+    monkeypatch.setattr(module._Bench, "_sample", sample)
+    module._Bench(torch.device("cpu"), TINY)._seconds("x", lambda: None, 1.0)
+    assert inners[0] == 1
+    assert set(inners[1:]) == {200}
+    assert len(inners) == 1 + TINY.repeats
+
+
+def test_a_calibration_keeps_near_its_budget() -> None:
+    plan = Plan(budget_s=0.5, buffer_bytes=1 << 20, edges=(16, 32, 64, 128, 256), launches=50, repeats=10_000)
+    began = time.perf_counter()
+    measured = calibrate("cpu", plan=plan)
+    spent = time.perf_counter() - began
+    assert measured.seconds_spent <= spent < 5
+
+
+@pytest.mark.parametrize(
+    ("cache", "memory", "expected"),
+    [(None, 1 << 40, 256 << 20), (300 << 20, 1 << 40, 600 << 20), (300 << 20, 1 << 32, 256 << 20), (None, 1 << 20, 16 << 20)],
+)
+def test_buffers_are_larger_than_the_cache_and_small_in_the_memory(cache: int | None, memory: int, expected: int) -> None:
+    host = Host(model="x", vendor="y", cores=2, flags=(), memory_bytes=memory, cache_bytes=cache)
+    assert default_plan(torch.device("cpu"), host).buffer_bytes == expected
+
+
+@pytest.mark.parametrize(
+    "changes", [{"budget_s": 0.0}, {"buffer_bytes": 1}, {"edges": ()}, {"edges": (32, 16)}, {"edges": (17,)}, {"repeats": 0}]
+)
+def test_a_plan_that_measures_nothing_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"positive|bytes|edges|at least"):
+        Plan(**{"buffer_bytes": 4096, "edges": (16,), **changes})
+
+
+def test_a_device_that_is_not_here() -> None:
+    with pytest.raises(UserError, match="tpu"):
+        calibrate("tpu", plan=TINY)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_reaches_a_fair_part_of_its_datasheet() -> None:
+    from inferometer.hardware.catalogue import catalogue
+
+    measured = calibrate("cuda", budget_s=5.0)
+    assert measured.host_to_device_bytes_s is not None
+    assert measured.graph_kernel_s is not None
+    device = catalogue().get(measured.slug or "")
+    if device is None:
+        pytest.skip(f"{measured.device_name} is not in the catalogue")
+    assert device.memory_bandwidth_bytes_s is not None
+    assert 0.6 < measured.copy_bandwidth_bytes_s / device.memory_bandwidth_bytes_s < 1.02
+    for dtype, rate in measured.matmul_flop_s.items():
+        assert 0.2 < rate / (device.matmul_flop_s(dtype) or 0) < 1.1, dtype

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from inferometer.bench.records.failures import CacheTooSmallError, evidence_of, status_of
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB"),
+        RuntimeError(
+            "[enforce fail at alloc_cpu.cpp:121] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
+        ),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        CacheTooSmallError("2 x 9 tokens need more"),
+    ],
+)
+def test_what_ran_out_of_memory_is_told_apart(error: Exception) -> None:
+    assert status_of(error) == "oom"
+
+
+@pytest.mark.parametrize("error", [RuntimeError("shape mismatch"), ValueError("out of memory"), KeyError("x")])
+def test_other_failures_are_errors(error: Exception) -> None:
+    assert status_of(error) == "error"
+
+
+def test_torch_itself_is_understood() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**60)
+    assert status_of(caught.value) == "oom"
+
+
+def test_evidence_is_one_line_of_limited_length() -> None:
+    assert evidence_of(ValueError("a\n  b")) == "ValueError: a b"
+    assert evidence_of(MemoryError()) == "MemoryError"
+    assert len(evidence_of(ValueError("x" * 10_000))) <= 400
