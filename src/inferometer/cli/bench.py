@@ -15,10 +15,12 @@ from inferometer.bench.backends.request import APIS, BenchRequest
 from inferometer.cli.options import (
     add_admission_options,
     add_model_options,
+    add_parallel_options,
     add_sampling_options,
     at_least,
     positive_number,
     sampling_params,
+    tensor_parallel,
 )
 from inferometer.cli.progress import Bar
 from inferometer.errors import UserError
@@ -63,6 +65,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_sampling_options(parser)
     add_admission_options(parser, default=None, meaning="a batch prefills as a whole, then decodes as a whole")
     add_model_options(parser)
+    add_parallel_options(parser)
     output = parser.add_argument_group("output")
     output.add_argument("--json", action="store_true", help='print {"records": [...]} instead of tables')
     output.add_argument("--output", type=Path, metavar="FILE", help="append each record to FILE, one JSON object a line")
@@ -96,6 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
         dtype=arguments.dtype,
         quantize=arguments.quantize,
         kv_dtype=arguments.kv_dtype,
+        tensor_parallel=tensor_parallel(arguments),
         device=arguments.device,
         gpu_memory=arguments.gpu_memory,
         deterministic=arguments.deterministic,

@@ -11,9 +11,11 @@ from inferometer.cli.options import (
     add_admission_options,
     add_format_options,
     add_model_options,
+    add_parallel_options,
     add_sampling_options,
     at_least,
     sampling_params,
+    tensor_parallel,
 )
 from inferometer.errors import UserError
 
@@ -43,6 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_admission_options(parser, default="continuous", meaning="continuous")
     add_model_options(parser)
     add_format_options(parser)
+    add_parallel_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document when all is done, instead of streaming")
 
 
@@ -69,6 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
         tokenizer=arguments.tokenizer,
         quantize=arguments.quantize,
         kv_dtype=arguments.kv_dtype,
+        tensor_parallel=tensor_parallel(arguments),
         admission=arguments.admission,
         group_size=arguments.group_size,
         num_groups=arguments.num_groups,

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import NoReturn, Protocol, cast
 
 from inferometer import __version__
+from inferometer.engine.parallel.torchrun import Torchrun
 from inferometer.errors import UserError
 
 # Each is a module of this package with `configure(parser)` and `run(arguments) -> exit code`.
@@ -27,6 +28,9 @@ COMMANDS = {
     "models": "list the known models; fetch an embedded one",
     "devices": "list the known devices, detect what is here, calibrate it",
 }
+
+SHARED = ("generate", "serve", "bench", "quality")
+"""Commands that run on all processes of torchrun's: number 0 runs the command, the others follow it."""
 
 DONE, FAILED, USAGE, CASES_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -72,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code; never raises."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = _dispatch(given)
+        code = _run(given)
         sys.stdout.flush()
         return code
     except UserError as error:
@@ -99,6 +103,21 @@ def _dispatch(given: list[str]) -> int:
     except SystemExit as done:  # --help and --version
         return int(done.code or 0)
     return _module(arguments.command).run(arguments)
+
+
+def _run(given: list[str]) -> int:
+    """The command, or what this process has to do of it, if torchrun has started it with others."""
+    here = Torchrun.of() if any(word in SHARED for word in given) else None
+    if here is None:
+        return _dispatch(given)
+    if here.rank:
+        from inferometer.engine.parallel.follower import follow
+
+        return follow(here)
+    try:
+        return _dispatch(given)
+    finally:
+        here.end()
 
 
 def _module(name: str) -> Command:

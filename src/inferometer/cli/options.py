@@ -6,6 +6,7 @@ import argparse
 import math
 from typing import Any
 
+from inferometer.engine.parallel.torchrun import Torchrun
 from inferometer.errors import UserError
 from inferometer.model.formats import ROUNDED_FORMATS
 from inferometer.schedule.admission import ADMISSIONS
@@ -29,6 +30,25 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         "--deterministic", action="store_true", help="equal to the bit in any batch: a prompt's tokens and log-probabilities"
     )
     group.add_argument("--seed", type=seed, default=0, help="of dummy weights, random prompts and sampling (default: 0)")
+
+
+def add_parallel_options(parser: argparse.ArgumentParser) -> None:
+    """Over how many devices the model is spread."""
+    group = parser.add_argument_group("devices")
+    group.add_argument(
+        "--tensor-parallel",
+        type=at_least(1),
+        metavar="N",
+        help="spread every layer over N GPUs, or N processes on a CPU (default: 1; under torchrun all that it has started)",
+    )
+
+
+def tensor_parallel(arguments: argparse.Namespace) -> int:
+    """How many that is."""
+    if arguments.tensor_parallel is not None:
+        return int(arguments.tensor_parallel)
+    here = Torchrun.of()
+    return 1 if here is None else here.size
 
 
 def add_format_options(parser: argparse.ArgumentParser) -> None:

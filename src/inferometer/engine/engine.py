@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Many
 from contextlib import contextmanager
 from itertools import compress
 from math import inf
+from typing import Any, TypeVar
 
 import torch
 
 from inferometer.engine.flight import Flight
 from inferometer.engine.runner import Runner
+from inferometer.engine.sampled import Tokens
 from inferometer.engine.watermark import DEFAULT_WATERMARK, Watermark
 from inferometer.errors import ModelError
 from inferometer.model.spec import DynamicScaling, Rotary
@@ -26,6 +28,8 @@ from inferometer.schedule.request import Request
 from inferometer.schedule.scheduler import RequestTooLargeError, Scheduler
 from inferometer.schedule.sequence import Sequence
 from inferometer.schedule.sweep import Sweep
+
+T = TypeVar("T")
 
 PAGE_SIZE = 16
 """Tokens a page: large enough that a kernel reads long runs, small enough that a sequence wastes half of it at most."""
@@ -205,7 +209,11 @@ class Engine:
         with self._all_or_nothing():
             self._flights.append(self._running.launch(self.sweep))
             if len(self._flights) > self.lookahead:
-                self._flights.popleft().read()
+                self._read(self._flights.popleft())
+
+    def everywhere(self, function: Callable[..., T], *arguments: Any) -> T:
+        """function(engine, *arguments), of a function that a module defines, on every rank of the model; what it gives on this one."""
+        return function(self, *arguments)
 
     def drain(self) -> list[Emission]:
         """Reads all that has been launched, and launches nothing. Raises as `step` does."""
@@ -245,7 +253,7 @@ class Engine:
 
     def _land(self, flight: Flight) -> Emissions:
         """Reads a sweep: the tokens of the sequences that still want them."""
-        tokens = flight.read()
+        tokens = self._read(flight)
         for scores in flight.scores:
             if not scores.sequence.ended:
                 self._scores.setdefault(scores.sequence.request.id, []).extend(scores.logprobs.tolist())
@@ -260,6 +268,10 @@ class Engine:
         scored = [self._scored(sequence) if sequence.request.params.prompt_logprobs else None for sequence in sequences]
         reasons = self.scheduler.take_all(sequences, token_ids)
         return Emissions([sequence.request.id for sequence in sequences], token_ids, logprobs, tops, scored, reasons)
+
+    def _read(self, flight: Flight) -> Tokens:
+        """Its tokens. Waits until they are there."""
+        return flight.read()
 
     def _scored(self, sequence: Sequence) -> tuple[float | None, ...] | None:
         """What goes out with the first token of a sequence."""

@@ -31,6 +31,12 @@ class Flight:
     scores: tuple[Scores, ...]
     arrived: torch.cuda.Event | None
 
+    @property
+    def arrivals(self) -> tuple[torch.cuda.Event, ...]:
+        """What is recorded behind all that is under way from a device."""
+        fetched = None if self.fetched is None else self.fetched.arrived
+        return tuple(event for event in (self.arrived, fetched) if event is not None)
+
     def read(self) -> Tokens:
         """The tokens. Waits until they are there, and for nothing that was launched after them."""
         if self.arrived is not None:

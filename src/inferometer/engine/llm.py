@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
+from functools import partial
 from math import inf
 from numbers import Real
 from operator import index
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import torch
 
-from inferometer.engine.device import resolve_device, resolve_dtype, resolve_kv_dtype, resolve_numerics
+from inferometer.engine.device import resolve_dtype, resolve_kv_dtype, resolve_numerics, synchronise
 from inferometer.engine.engine import PAGE_SIZE, SEATS, SWEEP_TOKENS, Engine
 from inferometer.engine.memory import check_weights, page_budget
+from inferometer.engine.parallel.leader import Leader
+from inferometer.engine.parallel.placement import rank_device
+from inferometer.engine.parallel.rank_engine import LeadingEngine
+from inferometer.engine.parallel.ranks import Ranks
+from inferometer.engine.parallel.start import end_ranks, local_ranks, ranks_of, share_threads
+from inferometer.engine.parallel.wire import RANKS, Call, Forget
 from inferometer.engine.pooling import Pooling, pool, read_pooling
 from inferometer.engine.sampler import check
 from inferometer.engine.text_stream import TextStream
@@ -25,6 +33,7 @@ from inferometer.errors import UserError
 from inferometer.model.description import describe, with_weights
 from inferometer.model.families import family
 from inferometer.model.quantisation import check_quantize, read_quantisation, resolve_quantize
+from inferometer.model.shard import Shard, check_shards
 from inferometer.nn.batch import paged_prompt, prompt_batch
 from inferometer.nn.cache import PagedCache
 from inferometer.nn.formats.layout import QuantLayout, layouts
@@ -44,6 +53,7 @@ if TYPE_CHECKING:
     import numpy
 
 Prompts = str | Sequence[str] | Sequence[Sequence[int]]
+T = TypeVar("T")
 
 
 class LLM:
@@ -56,6 +66,9 @@ class LLM:
     quantize: the format that the layers' matrices are rounded to as they are read: int8, w8a8, int4-g32, int4-g64 (also int4), int4-g128,
     each of these with -sym, or fp8; None for as they are stored. "gptq" and "awq" say that they are stored so.
     kv_dtype: of the KV cache: "auto" for the activations' own, or "fp8" or "int8" with a scale for each head of each page.
+    tensor_parallel: ranks that share the model, each on a GPU of its own (any number on a CPU), in processes that are started with it and
+    end with it; all that torchrun has started, where that has started this one, and rank 0 goes on while the others follow. Or `ranks` of
+    another LLM, to share its processes.
     admission: which requests enter at which sweep: "continuous" (as room comes free), "zigzag" (a block of num_groups groups of
     group_size requests enters and leaves together), "diagonal" (a group enters at every sweep), "row" (one group at a time). All give
     the same tokens.
@@ -76,6 +89,7 @@ class LLM:
         tokenizer: str | Path | None = None,
         quantize: str | None = None,
         kv_dtype: str = "auto",
+        tensor_parallel: int | Ranks = 1,
         admission: str = "continuous",
         group_size: int | None = None,
         num_groups: int | None = None,
@@ -84,6 +98,8 @@ class LLM:
         deterministic: bool = False,
         seed: int = 0,
     ) -> None:
+        # What other ranks make theirs of. Text is rank 0's alone.
+        settings = {name: value for name, value in locals().items() if name not in ("self", "tensor_parallel", "tokenizer")}
         if gpu_memory is not None and not (_is_number(gpu_memory) and 0 < gpu_memory < inf):
             raise UserError(f"gpu_memory must be a number of GiB above 0, not {gpu_memory!r}")
         if not (_is_number(memory_fraction) and 0 < memory_fraction <= 1):
@@ -93,36 +109,68 @@ class LLM:
         if not isinstance(deterministic, bool):
             raise UserError(f"deterministic must be True or False, not {deterministic!r}")
         self.admission = admission_of(admission, group_size, num_groups)
-        self.device = resolve_device(device)
+        local_rank, local_size = local_ranks(tensor_parallel)
+        self.device = rank_device(device, local_rank, local_size)
         numerics = resolve_numerics(self.device, deterministic=deterministic)
         resolve_dtype(dtype, self.device, None)  # a wrong --dtype is told before any file is opened
         check_quantize(quantize)
         narrow = resolve_kv_dtype(kv_dtype, deterministic=deterministic)
         described = describe(None if model is None else str(model), config_only=weights == "dummy", revision=revision)
         self.description = described if weights == "dummy" else with_weights(described, revision=revision)
-        self.weight_format = weights_in = resolve_quantize(quantize, read_quantisation(self.description.config, self.description.name))
-        with closing(open_source(self.description, weights=weights, seed=seed)) as source:
-            kind = family(self.description.spec.family)
-            self.spec = fitted(self.description.spec, source, kind)
-            self.dtype = resolve_dtype(dtype, self.device, source.dtype)
-            self.kv_dtype = self.dtype if narrow is None else narrow
-            quantised = None
-            if isinstance(source, QuantisedSource):
-                quantised = stored_layouts(self.spec, source, kind, self.device)
-            elif weights_in is not None:
-                quantised = layouts(self.spec, QuantLayout.of(weights_in, self.device))
-            check_weights(self.spec, self.device, self.dtype, weights_in)
-            self.model = Transformer(self.spec, self.device, self.dtype, numerics, quantised)
-            load(self.model, source, kind)
-        self.model.pack()
-        if tokenizer is None and weights == "dummy":
-            tokenizer = "byte"
-        self.tokenizer = load_tokenizer(self.description.path if tokenizer is None else tokenizer)
-        self.seed = seed
+        self.weight_format = resolve_quantize(quantize, read_quantisation(self.description.config, self.description.name))
         self._gpu_memory, self._memory_fraction = gpu_memory, memory_fraction
         self._engine: Engine | None = None
         self._requests = 0
         self._inboxes: dict[int, deque[Emission]] = {}  # of the requests that an iterator waits for: one an iterator
+        self._hidden: torch.Tensor | None = None
+        size = tensor_parallel if isinstance(tensor_parallel, int) else tensor_parallel.size
+        if size > 1:
+            check_shards(self.description.spec, size)  # before anything is started
+        self.ranks = ranks = ranks_of(tensor_parallel)
+        self._name = RANKS  # under which other ranks hold theirs
+        self._end: Callable[[], object] | None = None
+        if isinstance(ranks, Leader):
+            self._lead(ranks, settings, (weights, dtype, numerics, narrow, seed), started=isinstance(tensor_parallel, int) and ranks.owned)
+        elif ranks.leads:
+            self._load(weights, dtype, numerics, narrow, seed)
+        if tokenizer is None and weights == "dummy":
+            tokenizer = "byte"
+        # Text is rank 0's alone.
+        self.tokenizer = load_tokenizer(self.description.path if tokenizer is None else tokenizer) if ranks.leads else None
+        self.seed = seed
+
+    def _lead(self, ranks: Leader, settings: dict[str, Any], loading: tuple[Any, ...], *, started: bool) -> None:
+        """Has the other ranks find the model, then all load it. started: whether they were for this model, and end with it."""
+        self._name = name = ranks.name()
+        if started:
+            self._end = weakref.finalize(self, partial(end_ranks, ranks, share_threads(self.device, ranks.local_size)))
+        else:
+            self._end = weakref.finalize(self, partial(ranks.tell, Forget(name)))
+        try:
+            ranks.ask(Call(RANKS, _following, (settings,), answered=True, keeps=name), lambda: None, last=started)
+            ranks.ask(Call(name, LLM._load, loading, answered=True), lambda: self._load(*loading), last=started)
+        except BaseException:
+            self._end()
+            raise
+
+    def _load(self, weights: Literal["auto", "dummy"], dtype: str, numerics: Numerics, narrow: torch.dtype | None, seed: int) -> None:
+        """This rank's part of the weights."""
+        ranks, weights_in = self.ranks, self.weight_format
+        shard, collective = Shard(ranks.rank, ranks.size), ranks.collective(self.device, invariant=numerics is Numerics.INVARIANT)
+        with closing(open_source(self.description, weights=weights, seed=seed)) as source:
+            kind = family(self.description.spec.family)
+            self.spec = fitted(self.description.spec, source, kind, collective)
+            self.dtype = resolve_dtype(dtype, self.device, source.dtype)
+            self.kv_dtype = self.dtype if narrow is None else narrow
+            quantised = None
+            if isinstance(source, QuantisedSource):
+                quantised = stored_layouts(self.spec, source, kind, self.device, shard)
+            elif weights_in is not None:
+                quantised = layouts(self.spec, QuantLayout.of(weights_in, self.device))
+            check_weights(self.spec, self.device, self.dtype, weights_in, shards=ranks.size)
+            self.model = Transformer(self.spec, self.device, self.dtype, numerics, quantised, collective)
+            load(self.model, source, kind)
+        self.model.pack()
 
     @property
     def engine(self) -> Engine:
@@ -130,16 +178,55 @@ class LLM:
         if self.spec.encoder:
             raise UserError(f"{self.spec.name} is an encoder: it embeds text and does not generate; use a decoder model")
         if self._engine is None:
-            tune(self.model)  # before memory is measured and sweeps are recorded
+            self.tune()
             pages = self.room(seats=SEATS, sweep_tokens=SWEEP_TOKENS)
-            self._engine = Engine(self.model, pages=pages, admission=self.admission, kv_dtype=self.kv_dtype)
+            self._engine = self.make_engine(pages=pages, admission=self.admission)
         return self._engine
 
+    def make_engine(self, *, pages: int, **settings: Any) -> Engine:
+        """An engine over this model, on every rank, with such pages and other settings of `Engine`; the cache is in the model's `kv_dtype`.
+
+        Raises what Engine raises.
+        """
+        settings = {"pages": pages, "kv_dtype": self.kv_dtype, **settings}
+        if isinstance(self.ranks, Leader):
+            return LeadingEngine(self.ranks, self._name, self.model, **settings)
+        return Engine(self.model, **settings)
+
+    def everywhere(self, function: Callable[..., T], *arguments: Any) -> T:
+        """function(llm, *arguments), of a function that a module defines, on every rank; what it gives on this one.
+
+        For whatever calls the model itself, in which all its ranks take part. Raises what the function does, and RanksError.
+        """
+        if isinstance(self.ranks, Leader):
+            return self.ranks.run(Call(self._name, function, arguments), lambda: function(self, *arguments))
+        return function(self, *arguments)
+
+    def synchronise(self) -> None:
+        """Waits until the device has done all that was asked of it. Raises RanksError."""
+        if isinstance(self.ranks, Leader) and self.device.type == "cuda":
+            event: Any = torch.cuda.Event  # untyped in torch
+            arrived = event()
+            arrived.record(torch.cuda.current_stream(self.device))
+            self.ranks.wait(arrived)
+        synchronise(self.device)
+
+    def tune(self) -> None:
+        """Has launches chosen, on a GPU by measuring; to be called before memory is measured and sweeps are recorded."""
+        self.everywhere(_tune)
+
     def room(self, *, seats: int, sweep_tokens: int) -> int:
-        """Pages of KV cache that the device has memory for now, beside sweeps of so many sequences and tokens.
+        """Pages of KV cache that the device has memory for now, beside sweeps of so many sequences and tokens: the fewest of all ranks.
 
         Raises UserError if there is memory for none.
         """
+        if isinstance(self.ranks, Leader):
+            call = Call(self._name, LLM._room, (seats, sweep_tokens), answered=True)
+            own, others = self.ranks.ask(call, lambda: self._room(seats, sweep_tokens))
+            return min(own, *map(int, others))
+        return self._room(seats, sweep_tokens)
+
+    def _room(self, seats: int, sweep_tokens: int) -> int:
         return page_budget(
             self.model,
             page_size=PAGE_SIZE,
@@ -193,34 +280,27 @@ class LLM:
         how = pooling or read_pooling(self._folder, has_pooler=self.spec.pooler)
         limit = self._text_limit(how)
         rows = [self._cut(ids, len(ids) if limit is None else limit) for ids in self._token_ids(texts)]
-        out = torch.empty(len(rows), self.spec.hidden)
-        order = sorted(range(len(rows)), key=lambda i: len(rows[i]))  # equal lengths side by side share one attention call
-        with torch.inference_mode():
-            # Attention without a cache is torch's, whose order of additions may differ with the batch.
-            together = 1 if self.model.numerics is Numerics.INVARIANT else 32
-            for start in range(0, len(order), together):
-                part = order[start : start + together]
-                batch = prompt_batch([rows[i] for i in part], self.device)
-                out[part] = pool(self.model, self.model.sweep(batch), batch, how).cpu()
-        return out.numpy()
+        return self.everywhere(_vectors, rows, how).numpy()
 
-    @torch.inference_mode()
     def hidden_states(self, token_ids: Sequence[int]) -> torch.Tensor:
-        """(tokens, hidden) on the device: what `model.logits` makes the distribution after each token of.
+        """(tokens, hidden) on the device: what `log_probabilities` makes the distribution after each token of.
 
         Through a KV cache of their own where that is in fewer bits than the activations.
         """
-        if self.kv_dtype == self.dtype:
-            return self.model.sweep(prompt_batch([token_ids], self.device))
-        pages = -(-len(token_ids) // PAGE_SIZE)
-        cache = PagedCache(self.model.local, pages, PAGE_SIZE, self.device, self.kv_dtype)
-        return self.model.sweep(paged_prompt(token_ids, PAGE_SIZE, self.device), cache)
+        return self.everywhere(_hidden_states, tuple(token_ids))
+
+    def log_probabilities(self, start: int, stop: int) -> torch.Tensor:
+        """float32 (positions, vocabulary): of the next token, after tokens start to stop of the last `hidden_states`."""
+        return self.everywhere(_log_probabilities, start, stop)
 
     def close(self) -> None:
-        """Drops all requests and frees the cache."""
+        """Drops all requests and frees the cache. A model of several ranks ends: those that were started for it, or its part in them."""
         if self._engine is not None:
             self._engine.close()
             self._engine = None
+        self._hidden = None
+        if self._end is not None:
+            self._end()
 
     def __enter__(self) -> Self:
         return self
@@ -344,6 +424,49 @@ class LLM:
     def _folder(self) -> Path | None:
         path = self.description.path
         return path if path is not None and path.is_dir() else None
+
+
+def _following(ranks: Ranks, settings: dict[str, Any]) -> LLM:
+    """Another rank's, which has found the model and loads its part when it is told to."""
+    return LLM(**settings, tensor_parallel=ranks)
+
+
+def _tune(llm: LLM) -> None:
+    tune(llm.model)
+
+
+@torch.inference_mode()
+def _vectors(llm: LLM, rows: list[list[int]], how: Pooling) -> torch.Tensor:
+    """float32 (rows, hidden) on the host."""
+    model = llm.model
+    out = torch.empty(len(rows), llm.spec.hidden)
+    order = sorted(range(len(rows)), key=lambda i: len(rows[i]))  # equal lengths side by side share one attention call
+    # Attention without a cache is torch's, whose order of additions may differ with the batch.
+    together = 1 if model.numerics is Numerics.INVARIANT else 32
+    for start in range(0, len(order), together):
+        part = order[start : start + together]
+        batch = prompt_batch([rows[i] for i in part], llm.device)
+        out[part] = pool(model, model.sweep(batch), batch, how).cpu()
+    return out
+
+
+@torch.inference_mode()
+def _hidden_states(llm: LLM, token_ids: Sequence[int]) -> torch.Tensor:
+    if llm.kv_dtype == llm.dtype:
+        states = llm.model.sweep(prompt_batch([token_ids], llm.device))
+    else:
+        pages = -(-len(token_ids) // PAGE_SIZE)
+        cache = PagedCache(llm.model.local, pages, PAGE_SIZE, llm.device, llm.kv_dtype)
+        states = llm.model.sweep(paged_prompt(token_ids, PAGE_SIZE, llm.device), cache)
+    llm._hidden = states
+    return states
+
+
+@torch.inference_mode()
+def _log_probabilities(llm: LLM, start: int, stop: int) -> torch.Tensor:
+    if llm._hidden is None:
+        raise RuntimeError("no text has been read whose next tokens could be likely")
+    return torch.log_softmax(llm.model.logits(llm._hidden[start:stop]).float(), -1)
 
 
 def _is_number(value: object) -> bool:

@@ -28,8 +28,6 @@ _BLOCK_BYTES = 512
 COMMUNICATION_BYTES = 384 << 20
 # Document 001's CLM rows on 8 GPUs: 0.43 to 0.49 of the feed-forward blocks' bytes are gone, of the 7/8 that could be.
 _FREED_SHARE = 7 / 16
-EPILOGUES = ("relu", "gelu_tanh")
-"""Activations that cuBLASLt applies as it writes a product's result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,7 +297,7 @@ def _live_widths(spec: ModelSpec, formats: Formats, repeats_keys: bool, stack: S
         held -= normed
         yield held + 4 * inner
         yield held + inner + hidden
-    elif lets_go and stack.epilogues and not cpu and spec.activation in EPILOGUES:
+    elif lets_go and stack.writes_activated(spec) and not cpu:
         # No inner states before the activation.
         yield held + inner
         yield held + inner + hidden

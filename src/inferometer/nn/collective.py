@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
 import torch
@@ -45,6 +46,13 @@ class Collective(Protocol):
         """
         ...
 
+    def sum_of(self, function: Callable[[Tensor], Tensor], x: Tensor, residual: Tensor, norm: NormWeights) -> Tensor:
+        """all_reduce_norm(function(x), residual, norm), for a function of each row of x (tokens, inputs) by itself.
+
+        The first rows may be added up while the function computes the last.
+        """
+        ...
+
     def gather(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         """Every rank's x, (rows, columns) of any type, side by side in the order of the ranks: (rows, columns * size), bit for bit.
 
@@ -74,6 +82,9 @@ class Alone:
 
     def all_reduce_norm(self, x: Tensor, residual: Tensor, norm: NormWeights) -> Tensor:
         return norm.of(residual, x)
+
+    def sum_of(self, function: Callable[[Tensor], Tensor], x: Tensor, residual: Tensor, norm: NormWeights) -> Tensor:
+        return self.all_reduce_norm(function(x), residual, norm)
 
     def gather(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         whole = x if self.size == 1 else x.repeat(1, self.size)

@@ -125,4 +125,4 @@ def add(residual: Tensor, linear: Linear, x: Tensor, ranks: Collective) -> Strea
     """
     if ranks.size == 1 and linear.takes_residual(x):
         return Stream(linear(x, residual=residual))
-    return Stream(residual, linear(x), ranks)
+    return Stream(residual, linear(x)) if ranks.size == 1 else Stream(residual, x, ranks, linear)

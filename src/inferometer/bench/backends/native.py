@@ -15,11 +15,10 @@ from inferometer.bench.backends.backend import Continuation, PageUse, Prompts
 from inferometer.bench.backends.opening import Opening
 from inferometer.bench.machine.memory import release_caches
 from inferometer.bench.records.failures import CacheTooSmallError
-from inferometer.engine.device import synchronise
 from inferometer.engine.engine import PAGE_SIZE, SEATS, SWEEP_TOKENS, Engine
 from inferometer.engine.invented import fill, invent
 from inferometer.engine.llm import LLM
-from inferometer.engine.tuning import tune
+from inferometer.engine.parallel.leader import Leader
 from inferometer.errors import UserError
 from inferometer.hardware.host_memory import free_host_bytes
 from inferometer.nn.batch import prompt_batch
@@ -47,6 +46,7 @@ def open_backend(opening: Opening) -> NativeBackend:
         tokenizer=request.tokenizer,
         quantize=request.quantize,
         kv_dtype=request.kv_dtype,
+        tensor_parallel=request.tensor_parallel,
         gpu_memory=request.gpu_memory,
         deterministic=request.deterministic,
         seed=request.seed,
@@ -83,7 +83,7 @@ class NativeBackend:
         self._weight_bytes = llm.model.weight_bytes
         self._rooms: dict[int, _Room] = {}
         self._engine: Engine | None = None
-        tune(llm.model)
+        llm.tune()
         self._sequences: list[Running] = []
         self._steps: list[Emissions] = []  # looked into when the clock stands
         self.phased = True
@@ -95,6 +95,11 @@ class NativeBackend:
     def resident_bytes(self) -> int:
         """Bytes of the weights and of the engine's pages."""
         return self._weight_bytes + (0 if self._engine is None else self._engine.pages * self._engine.page_bytes)
+
+    @property
+    def usable(self) -> bool:
+        """Whether another batch can run. The ranks of a model end together, and nothing runs on those that are left."""
+        return not isinstance(self._llm.ranks, Leader) or self._llm.ranks.well
 
     def prepare(self, rows: int, tokens: int) -> None:
         """Takes as many pages as such a batch can come to use; raises CacheTooSmallError where there is no room.
@@ -130,7 +135,7 @@ class NativeBackend:
         """Pages of random keys and values for the prompts, but for what lies behind the last full one; that is computed."""
         engine = self._finding
         told_apart = [_numbered(prompt, row, self.output_width) for row, prompt in enumerate(prompts)]
-        invent(engine, [Request(row, tuple(prompt), params, 0) for row, prompt in enumerate(told_apart)])
+        engine.everywhere(invent, [Request(row, tuple(prompt), params, 0) for row, prompt in enumerate(told_apart)])
         self.prefill(told_apart, params)
 
     def decode(self) -> None:
@@ -175,35 +180,13 @@ class NativeBackend:
             self._engine.close()
             self._engine = None
 
-    @torch.inference_mode()
     def forward(self, prompts: Prompts, *, loss: bool) -> float | None:
         """One forward; the loss is taken chunk by chunk, so that no (tokens, vocabulary) matrix need exist."""
-        model, batch = self._llm.model, prompt_batch(prompts, self.device)
-        hidden = model.sweep(batch)
-        if self.encoder:
-            if self._llm.spec.pooler:
-                model.pooled(hidden, batch)
-            return None
-        if not loss:
-            model.logits(hidden)
-            return None
-        # Every position is scored, as in the measured forward elsewhere; the last of each row has no next token to be held against.
-        following = batch.token_ids.roll(-1)
-        last = torch.zeros_like(following, dtype=torch.bool)
-        last[batch.last_tokens] = True
-        return float(-model.log_probabilities(hidden, following)[~last].mean())
+        return self._llm.everywhere(_forward, prompts, loss)
 
-    @torch.inference_mode()
     def logits(self, prompts: Prompts, *, last_only: bool) -> Tensor:
         """float32 logits, or an encoder's hidden states and pooled output, without a cache."""
-        model, batch = self._llm.model, prompt_batch(prompts, self.device)
-        if not self.encoder:
-            scores: Tensor = model(batch, logits="last" if last_only else "all")
-            return scores.float().view(len(prompts), -1, self.output_width)
-        hidden = model.sweep(batch)
-        states = hidden.view(len(prompts), -1, self.output_width)
-        pooled = [model.pooled(hidden, batch)[:, None]] if self._llm.spec.pooler else []
-        return torch.cat([states, *pooled], 1).float()
+        return self._llm.everywhere(_logits, prompts, last_only)
 
     def continuation(self, prompts: Prompts, steps: int) -> Continuation:
         """Greedy, through the engine and under the admission that is timed."""
@@ -218,7 +201,7 @@ class NativeBackend:
 
     def synchronise(self) -> None:
         """Waits for the device."""
-        synchronise(self.device)
+        self._llm.synchronise()
 
     def close(self) -> None:
         """Frees the pages; the weights go with the last reference."""
@@ -253,12 +236,11 @@ class NativeBackend:
         if not engine.prefix_caching:
             engine.close()
             self._engine = engine = self._made(engine.pages, engine.seats, engine.admission, prefix_caching=True)
-            fill(engine, engine.pages, seed=0)
+            engine.everywhere(fill, engine.pages, 0)
         return engine
 
     def _made(self, pages: int, rows: int, admission: Admission, *, prefix_caching: bool) -> Engine:
-        return Engine(
-            self._llm.model,
+        return self._llm.make_engine(
             pages=pages,
             page_size=PAGE_SIZE,
             seats=rows,
@@ -266,7 +248,6 @@ class NativeBackend:
             admission=admission,
             prefix_caching=prefix_caching,
             lookahead=self._lookahead,
-            kv_dtype=self._llm.kv_dtype,
         )
 
     @property
@@ -300,6 +281,36 @@ class NativeBackend:
             known = _Room(free, self._llm.room(seats=seats, sweep_tokens=max(self._sweep_tokens, seats)))
             self._rooms[seats] = known
         return known.pages
+
+
+@torch.inference_mode()
+def _forward(llm: LLM, prompts: Prompts, loss: bool) -> float | None:
+    model, batch = llm.model, prompt_batch(prompts, llm.device)
+    hidden = model.sweep(batch)
+    if llm.spec.encoder:
+        if llm.spec.pooler:
+            model.pooled(hidden, batch)
+        return None
+    if not loss:
+        model.logits(hidden)
+        return None
+    # Every position is scored, as in the measured forward elsewhere; the last of each row has no next token to be held against.
+    following = batch.token_ids.roll(-1)
+    last = torch.zeros_like(following, dtype=torch.bool)
+    last[batch.last_tokens] = True
+    return float(-model.log_probabilities(hidden, following)[~last].mean())
+
+
+@torch.inference_mode()
+def _logits(llm: LLM, prompts: Prompts, last_only: bool) -> Tensor:
+    model, spec, batch = llm.model, llm.spec, prompt_batch(prompts, llm.device)
+    if not spec.encoder:
+        scores: Tensor = model(batch, logits="last" if last_only else "all")
+        return scores.float().view(len(prompts), -1, spec.vocabulary)
+    hidden = model.sweep(batch)
+    states = hidden.view(len(prompts), -1, spec.hidden)
+    pooled = [model.pooled(hidden, batch)[:, None]] if spec.pooler else []
+    return torch.cat([states, *pooled], 1).float()
 
 
 def _residents(admission: Admission, rows: int) -> tuple[int, int]:

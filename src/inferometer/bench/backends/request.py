@@ -10,6 +10,7 @@ from inferometer.bench.backends.registry import entry
 from inferometer.bench.records.case import Case
 from inferometer.errors import UserError
 from inferometer.model.formats import QUANTIZE_ALIASES
+from inferometer.model.shard import check_shards
 from inferometer.model.spec import ModelSpec
 from inferometer.schedule.admission import Admission
 from inferometer.schedule.admission import admission as admission_of
@@ -52,6 +53,7 @@ class BenchRequest:
     dtype: str = "auto"
     quantize: str | None = None
     kv_dtype: str = "auto"
+    tensor_parallel: int = 1
     device: str = "auto"
     gpu_memory: float | None = None
     deterministic: bool = False
@@ -76,6 +78,7 @@ class BenchRequest:
             ("--decode-length", self.decode_length, 1),
             ("--runs", self.runs, 1),
             ("--warmups", self.warmups, 0),
+            ("--tensor-parallel", self.tensor_parallel, 1),
         ):
             if value < least:
                 raise UserError(f"{flag} must be at least {least}, not {value}")
@@ -155,6 +158,8 @@ class BenchRequest:
             raise UserError(f"--decode-at needs a decoder, and {spec.name} is an encoder; leave --decode-at out")
         if spec.encoder and self.admission is not None:
             raise UserError(f"--admission orders prefill and decode, and {spec.name} is an encoder; leave --admission out")
+        if self.tensor_parallel > 1:
+            check_shards(spec, self.tensor_parallel)
         self.check_backends(spec=spec)
         forward_only = self.forward_only or spec.encoder
         length = max(self._lengths)
@@ -186,6 +191,7 @@ class BenchRequest:
                     seed=self.seed,
                     quantize=None if self.quantize is None else QUANTIZE_ALIASES.get(self.quantize, self.quantize),
                     kv_dtype=None if self.kv_dtype == "auto" else self.kv_dtype,
+                    tensor_parallel=self.tensor_parallel,
                     admission=self.admission,
                     group_size=group_size,
                     num_groups=self.num_groups,

@@ -116,7 +116,7 @@ class Runner:
         """Makes room for the same workload on one or more backends, and checks them. What fails is in the round's columns."""
         alone = len(self._open) == 1
         columns = [
-            Column(case, self._open[case.backend], PeakMeter(self._device, alone=alone), EnergyMeter.of(self._device))
+            Column(case, self._open[case.backend], PeakMeter(self._device, alone=alone), EnergyMeter.of(self._device, case.tensor_parallel))
             for case in cases
             if case.backend in self._open
         ]
