@@ -21,6 +21,7 @@ from inferometer.kernels.token_rows import Places
 from inferometer.model.description import describe
 from inferometer.nn.batch import RaggedBatch
 from inferometer.nn.cache import PagedCache
+from inferometer.nn.collective import ALONE
 from inferometer.nn.transformer import Transformer
 from inferometer.schedule.admission import admission
 from inferometer.schedule.emission import Emission
@@ -38,6 +39,7 @@ class Chain:
 
     def __init__(self) -> None:
         self.spec = replace(describe("opt-125m", config_only=True).spec, layers=1, vocabulary=VOCABULARY)
+        self.local, self.collective = self.spec, ALONE
         self.device, self.dtype = CPU, torch.float32
         self.embedding = SimpleNamespace(token=SimpleNamespace(weight=torch.zeros(VOCABULARY, 1)))
         self.keys = torch.full((PAGES * PAGE,), -(10**9))

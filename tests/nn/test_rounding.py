@@ -77,7 +77,7 @@ def test_what_is_on_the_grid_comes_back_exactly() -> None:
 
 @formats
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(("rows", "outputs", "inputs"), [(1, 1, 1), (3, 17, 130), (40, 70, 576), (0, 5, 8)])
+@pytest.mark.parametrize(("rows", "outputs", "inputs"), [(1, 1, 1), (3, 17, 130), (40, 21, 576), (0, 5, 8)])
 def test_a_product_is_that_of_the_rounded_matrix(name: str, dtype: torch.dtype, rows: int, outputs: int, inputs: int) -> None:
     generator = torch.Generator().manual_seed(rows + outputs)
     x = torch.randn(rows, inputs, generator=generator).to(dtype)

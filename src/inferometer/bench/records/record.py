@@ -6,12 +6,13 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from inferometer.bench.records.statistics import Summary, mean, rates
 
 SCHEMA_VERSION = 1
 Status = Literal["ok", "oom", "error", "timeout", "skipped"]
+TIMES: Final = ("prefill_ms", "decode_token_ms", "decode_total_ms", "total_ms", "forward_ms")
 
 # Division and multiplication back may each be off by half a unit in the last place; anything near this is an error of arithmetic.
 _RELATIVE = 1e-9
@@ -191,7 +192,12 @@ class Record:
     @property
     def steps(self) -> int:
         """Decode steps: decode_length less the first token, which the prefill gives where there is one."""
-        return 0 if self.decode_length is None else self.decode_length - (not self.decode_only)
+        return _steps(self.decode_length, self.decode_only)
+
+    @property
+    def worked_out_throughput(self) -> Throughput:
+        """The rates that follow from the times."""
+        return throughput(self._work())
 
     def _check_forward(self) -> None:
         others = (self.prefill_ms, self.decode_token_ms, self.decode_total_ms, self.total_ms)
@@ -276,16 +282,24 @@ class Record:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Record:
-        """Reads what `to_json` wrote. Raises ValueError for an unknown or missing name and wherever the constructor does."""
+        """Reads what `to_json` wrote. A time may be the list of its samples, and throughput be left out: both are then worked out.
+
+        Raises ValueError for an unknown or missing name and wherever the constructor does.
+        """
         unknown = set(value) - {f.name for f in fields(cls)}
         if unknown:
             raise ValueError(f"unknown names in a record: {', '.join(sorted(unknown))}")
         kept = dict(value)
         try:
-            for name in ("prefill_ms", "decode_token_ms", "decode_total_ms", "total_ms", "forward_ms"):
+            for name in TIMES:
                 if kept.get(name) is not None:
-                    kept[name] = Summary.from_json(kept[name])
-            if kept.get("throughput") is not None:
+                    kept[name] = Summary.of(kept[name]) if isinstance(kept[name], list) else Summary.from_json(kept[name])
+            if "throughput" not in kept:
+                steps = _steps(kept["decode_length"], kept.get("decode_only", False))
+                counted = {name: kept.get(name) for name in ("prefill_ms", "decode_total_ms", "total_ms", "forward_ms")}
+                tokens = work(batch_size=kept["batch_size"], sequence_length=kept["sequence_length"], steps=steps, **counted)
+                kept["throughput"] = throughput(tokens)
+            elif kept["throughput"] is not None:
                 given = dict(kept["throughput"])
                 given["samples"] = {name: tuple(samples) for name, samples in given.get("samples", {}).items()}
                 kept["throughput"] = Throughput(**given)
@@ -296,8 +310,12 @@ class Record:
                 if kept.get(name) is not None:
                     kept[name] = kind(**kept[name])
             return cls(**kept)
-        except (TypeError, KeyError) as error:
+        except (TypeError, KeyError, AttributeError, OverflowError) as error:
             raise ValueError(f"not a record: {error}") from error
+
+
+def _steps(decode_length: int | None, decode_only: bool) -> int:
+    return 0 if decode_length is None else decode_length - (not decode_only)
 
 
 def work(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +18,8 @@ def gpu_collective(host: Collective, store: Any, device: torch.device, *, invari
     """See `GpuCollective`; which way sums take has been measured. Every rank calls this at the same point, before it records anything."""
     without_multicast()
     made = GpuCollective(host, store, device, invariant=invariant, limit=limit)
+    if made.notice is not None and made.rank == 0:
+        print(f"inferometer: {made.notice}", file=sys.stderr)
     if not invariant:  # sums in the order of ranks have one way each
         tune_sums(made)
     return made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from importlib import import_module
 from typing import Any, Final
 
 import torch.distributed
@@ -48,3 +49,17 @@ class ExchangeStore(_DIST.Store):  # type: ignore[misc]
     def check(self, keys: list[str]) -> bool:
         found: bool = self._store.check([self._name(key) for key in keys])
         return found
+
+
+class NamedRanks:
+    """Ranks under a name by which torch finds what they exchange through, as long as this lives. The name must be new in this process.
+
+    store: of torch.distributed, the same for all.
+    """
+
+    def __init__(self, name: str, store: Any, rank: int, size: int) -> None:
+        c10d: Any = import_module("torch._C._distributed_c10d")
+        self._store = ExchangeStore(store)
+        # It has no way to compute anything: that is not asked of it.
+        self._group = _DIST.ProcessGroup(self._store, rank, size)
+        c10d._register_process_group(name, self._group)

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from inferometer.engine.parallel.nccl import Nccl
 from inferometer.engine.parallel.peer_copies import PeerCopies
-from inferometer.engine.parallel.peer_memory import Peers, open_mailbox
+from inferometer.engine.parallel.peer_memory import Peers, UnsharedMemoryError, open_mailbox
 from inferometer.engine.parallel.sum_choice import Choice, Way, way_for
+from inferometer.kernels.mailbox import Mailbox
 from inferometer.kernels.norm import NormWeights
 from inferometer.kernels.rank_gather import gathers, rank_gather
 from inferometer.kernels.rank_sum import rank_sum, rank_sum_norm, sums, sums_rows
@@ -33,7 +34,8 @@ class GpuCollective:
 
     host: how their processes talk. store: of torch.distributed, the same for all, whose names are this object's alone. invariant: no bit
     of a result depends on what is beside it, so that sums are in the order of ranks and norms are launches of their own. limit: of one
-    call of NCCL. choice: which way sums take, by size, equal on all ranks; by `tune_sums` once that is called.
+    call of NCCL. choice: which way sums take, by size, equal on all ranks; by `tune_sums` once that is called. linked: whether ranks write
+    into each other's memory; notice: why not, where they should be able to.
     """
 
     recordable = True
@@ -42,10 +44,16 @@ class GpuCollective:
         self.rank, self.size, self.device = host.rank, host.size, device
         self.choice: Choice = {}
         self._host, self._store, self._limit, self._invariant = host, store, limit, invariant
+        self.notice: str | None = None
+        self._box: Mailbox | None = None
+        self._copies: PeerCopies | None = None
         peers = Peers.of(host, store, device)
-        self.linked = peers is not None
-        self._box = None if peers is None else open_mailbox(ROOM_WORDS, peers)
-        self._copies = None if peers is None else PeerCopies(peers)
+        if peers is not None:
+            try:
+                self._box, self._copies = open_mailbox(ROOM_WORDS, peers), PeerCopies(peers)
+            except UnsharedMemoryError as error:
+                self.notice = f"the GPUs reach each other, but their memory is not shared ({error}): sums go through NCCL, and are slower"
+        self.linked = self._box is not None
 
     def all_reduce(self, x: Tensor) -> Tensor:
         if not x.is_cuda:

@@ -14,7 +14,7 @@ from uuid import uuid4
 import torch
 from torch import Tensor
 
-from inferometer.engine.parallel.exchange_store import ExchangeStore
+from inferometer.engine.parallel.exchange_store import NamedRanks
 from inferometer.kernels.mailbox import PROGRAMS, Mailbox
 from inferometer.kernels.support import processors, usable
 from inferometer.nn.collective import Collective
@@ -30,12 +30,13 @@ def without_multicast() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """Ranks whose GPUs reach each other. host: how their processes talk; name: of these ranks, the same on all; store: of handles."""
+    """Ranks whose GPUs reach each other. host: how their processes talk; name: of these ranks, the same on all; known: to torch,
+    by that name."""
 
     host: Collective
     device: torch.device
     name: str
-    store: ExchangeStore
+    known: NamedRanks
 
     @classmethod
     def of(cls, host: Collective, store: Any, device: torch.device) -> Peers | None:
@@ -45,12 +46,8 @@ class Peers:
         """
         if not host.minimum(_reaches_all(host, device)):
             return None
-        from torch._C._distributed_c10d import _SymmetricMemory
-
         name = host.broadcast(f"inferometer-{uuid4().hex}")
-        handles = ExchangeStore(store)
-        _SymmetricMemory.set_group_info(name, host.rank, host.size, handles)
-        return cls(host, device, name, handles)
+        return cls(host, device, name, NamedRanks(name, store, host.rank, host.size))
 
     def meet(self) -> None:
         """Waits until every rank's device has done what it was given."""
@@ -58,19 +55,34 @@ class Peers:
         self.host.minimum(0)
 
 
+class UnsharedMemoryError(RuntimeError):
+    """The GPUs' memory cannot be shared between the ranks; the message says why."""
+
+
 class PeerMemory:
     """The same number of bytes on every rank, as all of them see it. Made by all ranks together, and before any of them records a
     collective of NCCL: a process that made one afterwards hung.
 
-    own: this rank's, uint8. addresses: where each rank's lies, as seen from here. Raises RuntimeError where memory cannot be shared.
+    own: this rank's, uint8. addresses: where each rank's lies, as seen from here. Raises UnsharedMemoryError, on all ranks, where one of
+    them cannot share it.
     """
 
     def __init__(self, nbytes: int, peers: Peers) -> None:
+        failure: Exception | None = None
+        try:
+            self._share(nbytes, peers)
+        except Exception as error:  # noqa: BLE001  (whatever it is, the other ranks must not go on)
+            failure = error
+        if not peers.host.minimum(int(failure is None)):
+            reason = "another rank cannot" if failure is None else " ".join(str(failure).split())[:300]
+            raise UnsharedMemoryError(reason) from failure
+
+    def _share(self, nbytes: int, peers: Peers) -> None:
         import torch.distributed._symmetric_memory as symmetric
         from torch._C._distributed_c10d import _SymmetricMemory
 
         self.own: Tensor = symmetric.empty(nbytes, dtype=torch.uint8, device=peers.device)
-        # Not torch's function of this name: that asks its registry of groups, in which these ranks are not.
+        # Not the function of this name in torch's module: that may ask Python's list of groups, in which these ranks are not.
         self._handle: Any = _SymmetricMemory.rendezvous(self.own, peers.name)
         pointers = self._handle.buffer_ptrs
         # A tensor may begin within what was shared, and does so at the same place on every rank.
