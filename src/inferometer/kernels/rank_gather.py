@@ -34,11 +34,10 @@ def rank_gather(x: Tensor, out: Tensor, box: Mailbox) -> Tensor:
     unit = _unit(x, out)
     like, items = UNITS[unit], x.element_size()
     columns, total = x.shape[1] * items // unit, x.nbytes // unit
-    # Few sizes: each is compiled for itself.
-    held, members = width(min(CHUNK, total)), power_of_two(box.size)
+    held, members = min(CHUNK, total), power_of_two(box.size)
     _rank_gather.launch(
         (min(-(-total // CHUNK), box.programs),), x.view(like), out.view(like), box.words, box.addresses, box.uses, total, columns,
-        out.shape[1] * items // unit, out.stride(0) * items // unit, box.room, box.rank, words=held, width=held,
+        out.shape[1] * items // unit, out.stride(0) * items // unit, box.room, box.rank, words=held, width=width(held),
         size=box.size, members=members, relaxed=capability(x.device) >= (7, 0), num_warps=warps(held, members), **box.launch,
     )  # fmt: skip
     return out

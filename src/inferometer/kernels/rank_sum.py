@@ -35,7 +35,7 @@ def rank_sum_norm_torch(parts: list[Tensor], residual: Tensor, norm: NormWeights
 def sums(x: Tensor, box: Mailbox) -> bool:
     """Whether `rank_sum` takes x."""
     words, rest = divmod(x.numel() * x.element_size(), WORD_BYTES)
-    fits = words > 0 and box.holds(-(-words // CHUNK_WORDS), _chunk(words))
+    fits = box.holds(-(-words // CHUNK_WORDS), min(CHUNK_WORDS, words))
     return x.dtype in DTYPES and not rest and x.is_contiguous() and fits
 
 
@@ -55,7 +55,7 @@ def rank_sum(x: Tensor, box: Mailbox) -> Tensor:
     """
     assert sums(x, box)
     words = x.numel() * x.element_size() // WORD_BYTES
-    _launch(x, None, None, box, -(-words // CHUNK_WORDS), _chunk(words), words)
+    _launch(x, None, None, box, -(-words // CHUNK_WORDS), min(CHUNK_WORDS, words), words)
     return x
 
 
@@ -71,11 +71,6 @@ def rank_sum_norm(x: Tensor, residual: Tensor, norm: NormWeights, box: Mailbox) 
     words = x.shape[1] * x.element_size() // WORD_BYTES
     _launch(x, residual, norm, box, x.shape[0], words, x.shape[0] * words)
     return x
-
-
-def _chunk(words: int) -> int:
-    """Words that a program takes at once of so many. Few sizes: each is compiled for itself."""
-    return width(min(CHUNK_WORDS, words))
 
 
 def _launch(x: Tensor, residual: Tensor | None, norm: NormWeights | None, box: Mailbox, rows: int, words: int, total: int) -> None:
