@@ -203,7 +203,7 @@ from pathlib import Path
 import torch
 from inferometer import LLM
 from inferometer.engine.residency.streamed import StreamedLayers
-LLM("opt-125m", dtype="float32", device="cpu", weights="dummy", offload="weights").close()  # libraries take what they take
+LLM(sys.argv[2], dtype="float32", device="cpu", weights="dummy", offload="weights").close()  # libraries take what they take
 
 def peak():
     for line in Path("/proc/self/status").read_text().splitlines():
@@ -221,8 +221,9 @@ print(peak() - before, placement.host_bytes, placement.device_bytes + beside, pl
 
 
 def test_loading_holds_the_model_and_one_layer(tmp_path: Path) -> None:
-    path = tiny_model(tmp_path, "opt", hidden_size=768, ffn_dim=3072, num_attention_heads=12, num_hidden_layers=12, word_embed_proj_dim=768)
-    done = subprocess.run([sys.executable, "-c", LOADS, str(path)], check=True, capture_output=True, text=True)
+    small = tiny_model(tmp_path, "llama")
+    path = tiny_model(tmp_path, "opt", hidden_size=768, ffn_dim=3072, num_attention_heads=12, num_hidden_layers=6, word_embed_proj_dim=768)
+    done = subprocess.run([sys.executable, "-c", LOADS, str(path), str(small)], check=True, capture_output=True, text=True)
     risen, host, device, layer = map(int, done.stdout.split())
     assert host + device <= risen + 4 * layer
     assert risen <= host + device + layer

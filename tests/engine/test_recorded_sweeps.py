@@ -40,6 +40,7 @@ class Chain:
 
     def __init__(self) -> None:
         self.spec = replace(describe("opt-125m", config_only=True).spec, layers=1, vocabulary=VOCABULARY)
+        self.local, self.collective = self.spec, ALONE
         self.device, self.dtype = CPU, torch.float32
         self.local, self.collective = self.spec, ALONE
         self.residency = AllResident()

@@ -35,8 +35,7 @@ class Flight:
     @property
     def arrivals(self) -> tuple[torch.cuda.Event, ...]:
         """What is recorded behind all that is under way from a device."""
-        events = (self.arrived, *(part.arrived for part in self.fetched))
-        return tuple(event for event in events if event is not None)
+        return tuple(event for event in (self.arrived, *(part.arrived for part in self.fetched)) if event is not None)
 
     def read(self) -> Tokens:
         """The tokens. Waits until they are there, and for nothing that was launched after them."""

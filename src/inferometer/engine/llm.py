@@ -44,11 +44,12 @@ from inferometer.model.quantisation import check_quantize, read_quantisation, re
 from inferometer.model.shard import Shard, check_shards
 from inferometer.nn.batch import paged_prompt, prompt_batch
 from inferometer.nn.cache import PagedCache
-from inferometer.nn.formats.layout import QuantLayout, layouts
+from inferometer.nn.formats.layout import Layouts, QuantLayout, layouts
 from inferometer.nn.formats.stored import QuantisedSource, stored_layouts
 from inferometer.nn.load import load, open_source
 from inferometer.nn.names import fitted
 from inferometer.nn.numerics import Numerics
+from inferometer.nn.source import CheckpointSource
 from inferometer.nn.tiered_cache import slot_pages_for, slots_bytes
 from inferometer.nn.transformer import Transformer
 from inferometer.schedule.admission import admission as admission_of
@@ -126,14 +127,17 @@ class LLM:
         if not isinstance(deterministic, bool):
             raise UserError(f"deterministic must be True or False, not {deterministic!r}")
         self.admission = admission_of(admission, group_size, num_groups)
-        self._storage = storage = Storage.of(offload, percent, host_memory, disk)
+        self._storage = Storage.of(offload, percent, host_memory, disk)
+        size = tensor_parallel if isinstance(tensor_parallel, int) else tensor_parallel.size
+        if size > 1 and self._storage.offload.name is not None:
+            raise UserError("--offload and --percent are for one device; leave them out, or --tensor-parallel")
         local_rank, local_size = local_ranks(tensor_parallel)
         self.device = rank_device(device, local_rank, local_size)
         numerics = resolve_numerics(self.device, deterministic=deterministic)
         resolve_dtype(dtype, self.device, None)  # a wrong --dtype is told before any file is opened
         check_quantize(quantize)
         narrow = resolve_kv_dtype(kv_dtype, deterministic=deterministic)
-        if storage.offload.pages and narrow is not None:
+        if self._storage.offload.pages and narrow is not None:
             raise UserError(f"--kv-dtype {kv_dtype} keeps all pages on the device; leave it out, or leave out --offload pages")
         described = describe(None if model is None else str(model), config_only=weights == "dummy", revision=revision)
         self.description = described if weights == "dummy" else with_weights(described, revision=revision)
@@ -143,9 +147,6 @@ class LLM:
         self._requests = 0
         self._inboxes: dict[int, deque[Emission]] = {}  # of the requests that an iterator waits for: one an iterator
         self._hidden: torch.Tensor | None = None
-        size = tensor_parallel if isinstance(tensor_parallel, int) else tensor_parallel.size
-        if size > 1 and (offload is not None or percent is not None):
-            raise UserError("--offload keeps a model to one device; leave it out, or leave out --tensor-parallel")
         if size > 1:
             check_shards(self.description.spec, size)  # before anything is started
         self.ranks = ranks = ranks_of(tensor_parallel)
@@ -190,23 +191,27 @@ class LLM:
             elif weights_in is not None:
                 quantised = layouts(self.spec, QuantLayout.of(weights_in, self.device))
             if self._storage.streams:
-                storage, room = self._storage, DeviceRoom.on(self.device, self._gpu_memory, self._memory_fraction)
-                self.model = load_streamed(
-                    self.spec,
-                    source,
-                    kind,
-                    lambda sizes: storage.place(sizes, self.spec, room, self.dtype),
-                    device=self.device,
-                    dtype=self.dtype,
-                    numerics=numerics,
-                    quantised=quantised,
-                    folder=storage.folder,
-                )
+                self.model = self._load_streamed(source, numerics, quantised)
             else:
                 check_weights(self.spec, self.device, self.dtype, weights_in, shards=ranks.size)
                 self.model = Transformer(self.spec, self.device, self.dtype, numerics, quantised, collective)
                 load(self.model, source, kind)
         self.model.pack()
+
+    def _load_streamed(self, source: CheckpointSource, numerics: Numerics, quantised: Layouts | None) -> Transformer:
+        """The model with layers that come and go."""
+        room = DeviceRoom.on(self.device, self._gpu_memory, self._memory_fraction)
+        return load_streamed(
+            self.spec,
+            source,
+            family(self.spec.family),
+            lambda sizes: self._storage.place(sizes, self.spec, room, self.dtype),
+            device=self.device,
+            dtype=self.dtype,
+            numerics=numerics,
+            quantised=quantised,
+            folder=self._storage.folder,
+        )
 
     @property
     def engine(self) -> Engine:
@@ -404,8 +409,8 @@ class LLM:
         self.admission = order
 
     def close(self) -> None:
-        """Drops all requests and frees the cache, and with it the weights that live elsewhere than on the device: a model that has such
-        ones runs no longer. A model of several ranks ends: those that were started for it, or its part in them."""
+        """Drops all requests and frees the cache. Weights that live elsewhere than on the device go with it, and so do the ranks that were
+        started for a model, or its part in them: such a model runs no longer."""
         if self._engine is not None:
             self._engine.close()
             self._engine = None

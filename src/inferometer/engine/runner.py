@@ -70,7 +70,7 @@ class Runner:
         self._pool: Any = None
         if graphs and usable(model.device) and model.collective.recordable:
             self._pool = torch.cuda.graph_pool_handle()
-            weights = layer_weight_bytes(model.spec, Formats(dtype="float32")) // 4
+            weights = layer_weight_bytes(model.local, Formats(dtype="float32")) // 4
             self._graphs = SweepGraphs(model, cache, self._tokens, self._table, self._pool, most_prompt_tokens=worth_recording(weights))
             # Else weights would come in twice, and ranks might choose differently.
             if model.resident and model.collective.size == 1:
@@ -199,10 +199,10 @@ class Runner:
         """A token after each hidden state, of all rows of the batch or, where all are greedy, of some; without logits, or this rank's
         alone, where nobody needs them."""
         work, few = batch.plan(), self.model.few_tokens
-        rows, alone = hidden.shape[0], self.model.collective.size == 1
+        alone, rows = self.model.collective.size == 1, hidden.shape[0]
         if work.signature == GREEDY and few is not None and alone:
             return Sampled(*few.greedy(self.model.logits(hidden)), None, None, (0,) * rows)
-        if work.signature != GREEDY or (alone and not usable(self.model.device) and rows == len(batch)):
+        if work.signature != GREEDY or (alone and not (usable(self.model.device) or rows < len(batch))):
             return sample(self.model.logits(hidden), batch)
         places = Places.on(self.model.device, rows)
         self.model.choose(hidden, places)

@@ -26,8 +26,8 @@ class ServerSettings:
     stall_seconds: after so long without a step while work is pending, the server calls itself unhealthy. client_seconds: how long a
     client may take to send the head of a request, to send its body, or to read on.
     payload_limit: most bytes of a request's body. gpu_memory: GiB on the device. offload: weights that come to it for as long as a layer
-    runs; host_memory, disk: GiB and the folder that may hold them. master_addr, master_port: of this machine, where shards that the server
-    starts meet; the default port stands for any that is free.
+    runs; host_memory, disk: GiB and the folder that may hold them. master_addr, master_port: of this machine, where shards
+    that the server starts meet; the default port stands for any that is free.
     Raises UserError, one line with the flag, for a value out of range and for limits that contradict each other.
     """
 
