@@ -156,3 +156,22 @@ def test_who_waits_on_a_device_that_never_answers_is_ended_with_the_reason(ranks
     ranks[0].beats.close()
     watch.join(10)
     assert ended == [1]
+
+
+def test_a_device_that_waits_for_a_rank_that_is_gone_is_freed(ranks: list[Rank], monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    watch = Watch([rank.peer for rank in ranks], None)
+    watch.busy = True
+
+    def broken(seconds: float) -> None:
+        raise RuntimeError("a device that has failed itself")
+
+    def release(seconds: float) -> None:
+        watch.busy = False  # whoever waited comes back
+
+    watch.releases += [broken, release]
+    watch.start()
+    ranks[0].beats.close()
+    watch.join(10)
+    assert (watch.busy, ended) == (False, [])

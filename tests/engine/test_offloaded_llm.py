@@ -102,5 +102,5 @@ def test_shares_of_pages() -> None:
 
 
 def test_several_ranks_and_offloading_are_refused_together(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="are for one device; leave them out, or --tensor-parallel"):
+    with pytest.raises(UserError, match="leave them out, or --tensor-parallel"):
         llm(tmp_path, offload="pages", tensor_parallel=2)

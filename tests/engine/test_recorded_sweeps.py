@@ -42,7 +42,6 @@ class Chain:
         self.spec = replace(describe("opt-125m", config_only=True).spec, layers=1, vocabulary=VOCABULARY)
         self.local, self.collective = self.spec, ALONE
         self.device, self.dtype = CPU, torch.float32
-        self.local, self.collective = self.spec, ALONE
         self.residency = AllResident()
         self.embedding = SimpleNamespace(token=SimpleNamespace(weight=torch.zeros(VOCABULARY, 1)))
         self.keys = torch.full((PAGES * PAGE,), -(10**9))
