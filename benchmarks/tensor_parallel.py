@@ -138,6 +138,30 @@ def milliseconds(record: Record, prefills: bool) -> tuple[float, float | None, f
     return summary.p50, *(None if side is None else getattr(side, name) for side in (record.predicted, record.bound))
 
 
+def rows(works: Sequence[Work], gpus: int, records: Sequence[Record]) -> list[dict[str, object]]:
+    """As benchmarks/measurements keeps them: one a row of the table, of those that were measured on one GPU and on all."""
+    found: list[dict[str, object]] = []
+    for work in works:
+        for batch in work.batch_sizes:
+            of = records_of(work, batch, records)
+            times = [milliseconds(of[count], work.prefills) if count in of else None for count in (1, gpus)]
+            if times[0] is None or times[1] is None:
+                continue
+            (one, expected_one, least_one), (many, expected, least) = times
+            about = {"device_name": of[gpus].device_name, "environment": of[gpus].environment}
+            what = {"measured": f"one GPU and {gpus}, milliseconds", "model": work.model, "phase": "prefill" if work.prefills else "decode"}
+            sizes = {"batch_size": batch, "context": CONTEXT}
+            figures = {"one": one, "all": many, "gain": one / many, "predicted_one": expected_one, "predicted_all": expected}
+            found.append(what | sizes | figures | {"least_one": least_one, "least_all": least} | about)
+    return found
+
+
+def records_of(work: Work, batch: int, records: Sequence[Record]) -> dict[int, Record]:
+    """By number of GPUs."""
+    wanted = (work.model, batch, not work.prefills)
+    return {record.tensor_parallel: record for record in records if (record.model, record.batch_size, record.decode_only) == wanted}
+
+
 def table(works: Sequence[Work], gpus: int, records: Sequence[Record]) -> list[str]:
     """A line a row."""
     lines = [
@@ -146,11 +170,7 @@ def table(works: Sequence[Work], gpus: int, records: Sequence[Record]) -> list[s
     ]
     for work in works:
         for batch, gates in zip(work.batch_sizes, work.gates, strict=True):
-            of = {
-                record.tensor_parallel: record
-                for record in records
-                if (record.model, record.batch_size, record.decode_only) == (work.model, batch, not work.prefills)
-            }
+            of = records_of(work, batch, records)
             found = [milliseconds(of[count], work.prefills) if count in of else None for count in (1, gpus)]
             what = f"{work.model}, {'prefill' if work.prefills else 'decode'}, {batch} x {CONTEXT}"
             if found[0] is None or found[1] is None:
@@ -186,18 +206,19 @@ def main() -> int:
     parser.add_argument("--gpus", type=int, default=2)
     parser.add_argument("--only", nargs="*", choices=("sums", *names), default=("sums", *names))
     parser.add_argument("--output", type=Path, help="a file for the records, JSON lines")
+    parser.add_argument("--rows", type=Path, help="a file for the table's rows, JSON lines")
     parser.add_argument("--sums", type=Path, help="a file for what sums take, JSON lines")
     arguments = parser.parse_args()
     if torch.cuda.device_count() < arguments.gpus:
         print(f"needs {arguments.gpus} GPUs, here are {torch.cuda.device_count()}", file=sys.stderr)
         return 2
     if "sums" in arguments.only:
-        rows = [row for part in ("mailbox", "collective", "nccl") for row in collectives.run_part(part, arguments.gpus)]
-        print("\n".join(collectives.shown(row) for row in rows), flush=True)
+        sums = [row for part in ("mailbox", "collective", "nccl") for row in collectives.run_part(part, arguments.gpus)]
+        print("\n".join(collectives.shown(row) for row in sums), flush=True)
         if arguments.sums:
-            arguments.sums.write_text("".join(json.dumps(record) + "\n" for record in collectives.records(rows, arguments.gpus)))
+            arguments.sums.write_text("".join(json.dumps(record) + "\n" for record in collectives.records(sums, arguments.gpus)))
         gate = SUM_GATE_US.get(arguments.gpus)
-        for row in rows:
+        for row in sums:
             if row["what"] == SUM and row["bytes"] == 8192 and gate is not None:
                 print(f"\none token's sum, residual and norm: {row['us']:.2f} us, at most {gate} us", flush=True)
     works = [work for work in WORKS if work.name in arguments.only]
@@ -206,6 +227,8 @@ def main() -> int:
         if arguments.output:
             texts = [file.read_text() for file in sorted(Path(folder).glob("*.jsonl"))]
             arguments.output.write_text("".join(texts))
+        if arguments.rows:
+            arguments.rows.write_text("".join(json.dumps(row) + "\n" for row in rows(works, arguments.gpus, records)))
     print("\n".join(["", *table(works, arguments.gpus, records)]), flush=True)
     return 0
 

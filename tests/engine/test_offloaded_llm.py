@@ -99,3 +99,8 @@ def test_shares_of_pages() -> None:
     with pytest.raises(UserError, match="no memory is left on the device"):
         share_pages(0.5, 0, 10)
     assert PAGE_SIZE == 16
+
+
+def test_several_ranks_and_offloading_are_refused_together(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="leave them out, or --tensor-parallel"):
+        llm(tmp_path, offload="pages", tensor_parallel=2)

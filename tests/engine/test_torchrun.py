@@ -105,6 +105,31 @@ def test_a_model_over_two_hosts_says_what_it_says_on_one(tmp_path: Path) -> None
     assert json.loads(out)["completions"][0]["token_ids"] == wanted.token_ids
 
 
+PROGRAM = """
+import os
+from inferometer import LLM, SamplingParams
+for seed in (1, 2):
+    llm = LLM({folder!r}, weights="dummy", dtype="float32", device="cpu", tensor_parallel=2, gpu_memory=0.05, seed=seed)
+    print(os.environ["RANK"], llm.generate([[1, 2, 3]], SamplingParams(max_new_tokens=4, ignore_eos=True))[0].token_ids)
+"""
+
+
+@pytest.mark.slow
+def test_a_program_goes_on_on_rank_0_alone(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM.format(folder=str(tiny_model(tmp_path, "llama"))))
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(program)],
+        env={**os.environ, "PYTHONPATH": str(HERE.parents[1] / "src"), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line.partition(" ")[0] for line in done.stdout.splitlines()] == ["0", "0"]
+
+
 @pytest.mark.slow
 def test_a_mistake_is_one_line_and_ends_the_other_host(tmp_path: Path) -> None:
     with two_hosts(*generate(tmp_path / "nothing", "hello")) as process:

@@ -50,8 +50,8 @@ def test_sums_written_into_others_memory_take_what_was_measured() -> None:
         assert peer_sum_s(kib << 10, 2, H200) * 1e6 == pytest.approx(us, rel=0.1)
 
 
-def test_most_of_a_large_sum_is_hidden_behind_products() -> None:
-    assert peer_sum_s(64 << 20, 2, H200) < all_reduce_s(64 << 20, 2, H200, one_shot=False) / 2
+def test_a_large_sum_takes_what_it_was_measured_to_add_to_a_prefill() -> None:
+    assert peer_sum_s(64 << 20, 2, H200) * 1e6 == pytest.approx(339, rel=0.05)
 
 
 def test_devices_write_into_each_others_memory_unless_the_host_lies_between() -> None:
@@ -67,6 +67,6 @@ def test_a_larger_sum_never_takes_less(payload: int, more: int, devices: int) ->
 def test_a_measured_link_takes_the_place_of_what_is_known_of_others() -> None:
     slower = replace(H200, copy_bytes_s=H200.bandwidth_bytes_s * 0.85 / 2, word_s=3.3e-6)
     assert peer_sum_s(8, 2, slower) - peer_sum_s(8, 2, H200) == pytest.approx(1e-6, rel=0.01)
-    assert peer_sum_s(1 << 30, 2, slower) / peer_sum_s(1 << 30, 2, H200) == pytest.approx(2, rel=0.01)
+    assert peer_sum_s(1 << 20, 2, slower) > 1.5 * peer_sum_s(1 << 20, 2, H200)
     as_known = replace(H200, copy_bytes_s=H200.bandwidth_bytes_s * 0.85, word_s=2.3e-6)
     assert peer_sum_s(1 << 20, 2, as_known) == pytest.approx(peer_sum_s(1 << 20, 2, H200))

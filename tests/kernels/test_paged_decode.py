@@ -316,6 +316,7 @@ def attend(batch: Any, query: Tensor, **named: Any) -> Tensor:
         (48, 1, 128, torch.bfloat16, False),
         (4, 2, 256, torch.bfloat16, True),
         (4, 2, 256, torch.float32, False),
+        (100, 100, 64, torch.bfloat16, True),  # more programs than a card has room for
     ],
 )
 @pytest.mark.parametrize("longest", [100, 1300], ids=["one part", "parts"])
@@ -357,7 +358,8 @@ def test_gpu_graph_follows_the_contexts(pages: Any, heads: int, kv_heads: int) -
 @needs_gpu
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_size", "biased"), [(4, 4, 80, True), (4, 4, 128, False), (8, 2, 64, False), (48, 1, 128, True)]
+    ("heads", "kv_heads", "head_size", "biased"),
+    [(4, 4, 64, False), (4, 4, 80, True), (4, 4, 128, False), (100, 100, 64, True), (8, 2, 64, False), (48, 1, 128, True)],
 )
 @pytest.mark.parametrize("longest", [100, 1300], ids=["one part", "parts"])
 def test_gpu_writes_the_newest_keys_itself(

@@ -16,6 +16,7 @@ from test_stored import write as write_stored
 from torch import Tensor
 
 from gguf_models import tiny, write
+from inferometer.kernels.quant_launch import quant_candidates
 from inferometer.model.config import read_spec
 from inferometer.model.description import describe
 from inferometer.model.families import family, family_for
@@ -237,6 +238,12 @@ def test_a_layout_that_is_not_cut_stays() -> None:
     assert QuantLayout("int8").part(96, 48).group is None
     assert (layout.part(96, 48).group, layout.part(128, 32).group, layout.part(256, 128).group) == (16, 32, 64)
     assert QuantLayout("int4", 128).part(100, 50).group == 64
+
+
+def test_kernels_leave_groups_that_begin_within_their_words_to_others() -> None:
+    layout = QuantLayout("int4", 64)
+    assert quant_candidates(1, layout.part(128, 64).empty(8, 64, CPU))
+    assert not quant_candidates(1, layout.part(96, 48).empty(8, 48, CPU))
 
 
 @pytest.mark.parametrize("equal", [True, False])

@@ -99,9 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(given: list[str]) -> int:
-    chosen = next((word for word in given if not word.startswith("-")), None)
     try:
-        arguments = parser(chosen).parse_args(given)
+        arguments = parser(_chosen(given)).parse_args(given)
     except SystemExit as done:  # --help and --version
         return int(done.code or 0)
     with warnings.catch_warnings():
@@ -118,9 +117,13 @@ def _show(otherwise: Callable[..., None], message: Warning | str, category: type
         otherwise(message, category, *where, **more)
 
 
+def _chosen(given: list[str]) -> str | None:
+    return next((word for word in given if not word.startswith("-")), None)
+
+
 def _run(given: list[str]) -> int:
     """The command, or what this process has to do of it, if torchrun has started it with others."""
-    here = Torchrun.of() if any(word in SHARED for word in given) else None
+    here = Torchrun.of() if _chosen(given) in SHARED else None
     if here is None:
         return _dispatch(given)
     if here.rank:

@@ -273,7 +273,14 @@ class Engine:
             # A cache in 8 bits is written and read by torch's operations, which ask the device as they go.
             graphs = self.graphs and cache.key_scales is None and not hides_launches(self.model.residency)
             self._runner = Runner(
-                self.model, cache, seats=self.seats, stride=stride, graphs=graphs, watermark=self.watermark, traffic=traffic
+                self.model,
+                cache,
+                seats=self.seats,
+                stride=stride,
+                graphs=graphs,
+                watermark=self.watermark,
+                traffic=traffic,
+                grouped=not isinstance(self.admission, Continuous),
             )
         return self._runner
 

@@ -194,6 +194,7 @@ class LLM:
                 self.model = self._load_streamed(source, numerics, quantised)
             else:
                 check_weights(self.spec, self.device, self.dtype, weights_in, shards=ranks.size)
+                collective.minimum(1)  # nobody loads before all have looked
                 self.model = Transformer(self.spec, self.device, self.dtype, numerics, quantised, collective)
                 load(self.model, source, kind)
         self.model.pack()

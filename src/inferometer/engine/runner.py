@@ -22,7 +22,7 @@ from inferometer.engine.sampler import SamplingBatch, sample
 from inferometer.engine.sampling_plan import GREEDY
 from inferometer.engine.sampling_state import SamplingState
 from inferometer.engine.staging import Staged, pack, table_entries
-from inferometer.engine.sweep_graphs import SweepGraphs, worth_recording
+from inferometer.engine.sweep_graphs import FEW_TOKENS, PATIENCE, SweepGraphs, worth_recording
 from inferometer.engine.sweep_split import LayerClock, SweepSplit
 from inferometer.engine.watermark import Watermark
 from inferometer.kernels.support import usable
@@ -42,7 +42,8 @@ class Runner:
 
     seats: most sequences that run together. stride: most pages of one sequence. graphs: whether decode sweeps and their sampling are
     recorded as CUDA graphs, where the device can. watermark: of the requests that ask for one.
-    traffic: of the cache, if it has pages on the host.
+    traffic: of the cache, if it has pages on the host. grouped: whether requests come in groups of equal size, so that sweeps with many
+    prompt tokens are of few sizes, which come again: those are recorded too, or run as two passes where that takes less.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Runner:
         graphs: bool,
         watermark: Watermark,
         traffic: PageTraffic | None = None,
+        grouped: bool = False,
     ) -> None:
         self.model = model
         self.traffic = traffic
@@ -70,10 +72,14 @@ class Runner:
         self._pool: Any = None
         if graphs and usable(model.device) and model.collective.recordable:
             self._pool = torch.cuda.graph_pool_handle()
-            weights = layer_weight_bytes(model.local, Formats(dtype="float32")) // 4
-            self._graphs = SweepGraphs(model, cache, self._tokens, self._table, self._pool, most_prompt_tokens=worth_recording(weights))
-            if model.resident:  # else weights would come in twice
-                self._split = SweepSplit(LayerClock(model).seconds)
+            most, patience = FEW_TOKENS, 0
+            if grouped:
+                weights = layer_weight_bytes(model.local, Formats(dtype="float32")) // 4
+                most, patience = worth_recording(weights), PATIENCE
+                # Else weights would come in twice, and ranks might choose differently.
+                if model.resident and model.collective.size == 1:
+                    self._split = SweepSplit(LayerClock(model).seconds)
+            self._graphs = SweepGraphs(model, cache, self._tokens, self._table, self._pool, most_prompt_tokens=most, patience=patience)
             self._samplers = SamplerGraphs(model.device)
 
     @property

@@ -39,7 +39,8 @@ LAYER_FLOPS = 3e11
 millisecond, as measured beside an H200."""
 
 PATIENCE = 32
-"""Sweeps of a bucket that a larger one's graph serves before it gets its own: to record takes as long as some ten of them."""
+"""Where groups come and go: sweeps of a bucket that a larger one's graph serves before it gets its own. To record takes as long as some
+ten of them."""
 
 
 def worth_recording(layer_weights: int) -> int:
@@ -82,12 +83,22 @@ class SweepGraphs:
     tokens: int64 (seats,), each seat's newest token, the last seat idle. table: int32 (seats, stride). Rows and tokens are padded, and the
     longest context is rounded up, so that few graphs serve all batches. Graphs hold no memory but the inputs of their bucket and one
     pool of temporaries that they share, since they never run at the same time. most_prompt_tokens: of a sweep, as `worth_recording` says.
+    patience: see `_served_by`.
     """
 
     def __init__(
-        self, model: Transformer, cache: PagedCache, tokens: Tensor, table: Tensor, pool: Any, *, most_prompt_tokens: int = FEW_TOKENS
+        self,
+        model: Transformer,
+        cache: PagedCache,
+        tokens: Tensor,
+        table: Tensor,
+        pool: Any,
+        *,
+        most_prompt_tokens: int = FEW_TOKENS,
+        patience: int = 0,
     ) -> None:
         self._most_prompt_tokens = most_prompt_tokens
+        self._patience = patience
         self._met: Counter[Bucket] = Counter()
         self._model, self._cache, self._tokens, self._table, self._pool = model, cache, tokens, table, pool
         self._inputs: dict[Shape, Tensor] = {}
@@ -164,14 +175,15 @@ class SweepGraphs:
         return Bucket(rows, next(size for size in PROMPT_TOKENS if size >= tokens), longest, greedy)
 
     def _served_by(self, bucket: Bucket) -> Bucket:
-        """The bucket itself once it is recorded or often met, else the next larger one that is recorded and costs little more.
+        """The bucket itself once it is recorded or has been met more often than `patience`, else the next larger one that is recorded and
+        costs little more.
 
         Sweeps of groups that come and go one by one are of ever new sizes, each met once or twice.
         """
         if self._graphs.get(bucket) is not None:
             return bucket
         self._met[bucket] += 1
-        if self._met[bucket] > PATIENCE:
+        if self._met[bucket] > self._patience:
             return bucket
         most = max(8, 2 * bucket.rows, bucket.rows + bucket.prompt_tokens // 4)
         larger = [

@@ -19,6 +19,20 @@ ALONE: Table = (
 )
 """A query head with keys of its own. Five programs a processor with 32 KiB of loads under way each. Loads into registers (one
 stage) would be fewer at a time: the compiler puts those of the values behind the first use of the keys."""
+SPARSE: Table = (
+    (
+        (9, 0),
+        (
+            (64, Tiles(block=128, warps=4, stages=3)),
+            (128, Tiles(block=64, warps=8, stages=3)),
+            (256, Tiles(block=32, warps=4, stages=3)),
+            (1024, Tiles(block=16, warps=4, stages=3)),
+        ),
+    ),
+    *ALONE,
+)
+"""The same where no more than two programs run on a processor: of small heads eight warps are sooner through with the keys, of larger
+ones they are not."""
 GROUPED: Table = (
     (
         (8, 0),
@@ -36,6 +50,9 @@ RESIDENT = 4
 """Programs that run on a processor at a time, about."""
 AHEAD = 4
 """Programs for each processor up to which keys are fetched ahead: what is not resident early fetches nothing early."""
+REGISTERS = 65536 // (RESIDENT * 4 * 32)
+"""Of a thread that fetches ahead: such a program runs beside those of a product, which take three quarters of a processor's registers, or
+beside RESIDENT of its own kind."""
 MOST_PARTS = 64
 FEW, MANY = 128, 2048
 """Keys that are worth a program of their own on an idle card, and on a full one."""

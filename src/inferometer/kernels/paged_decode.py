@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from inferometer.kernels.arrivals import MOST_ARRIVALS, arrivals
 from inferometer.kernels.decode_kernels import attend_alone, attend_group
-from inferometer.kernels.decode_launch import AHEAD, ALONE, GROUPED, MOST_PARTS, RESIDENT, Cut, cut
+from inferometer.kernels.decode_launch import AHEAD, ALONE, GROUPED, REGISTERS, SPARSE, Cut, cut
 from inferometer.kernels.kv_write import kv_write_torch
 from inferometer.kernels.rotary_write import rotate
 from inferometer.kernels.support import Tiles, capability, early, look_up, power_of_two, processors, usable, wide
@@ -134,6 +134,8 @@ def paged_decode_triton(
     split = cutting or cut(rows * programs, longest, processors(query.device))
     # Beyond, rows fill every card by themselves.
     parts = split.parts if rows * programs <= MOST_ARRIVALS else 1
+    if tiling is None and group == 1 and rows * programs * parts <= 2 * processors(query.device):
+        chosen = look_up(SPARSE, capability(query.device), head_size * query.element_size())
     partial, weight, arrived = out, out, out
     if parts > 1:
         arrived = arrivals(query.device)
@@ -155,14 +157,13 @@ def paged_decode_triton(
             assert sin.is_contiguous()
     ahead = rows * programs * parts <= (AHEAD if group == 1 else 1) * processors(query.device)
     if ahead and group == 1:
-        # Beside a product's programs, which take three quarters of a processor's registers, or RESIDENT of its own kind.
-        early_options |= {"maxnreg": 65536 // RESIDENT // (32 * chosen.warps)}
+        early_options |= {"maxnreg": REGISTERS}
     (attend_alone if group == 1 else attend_group).launch(
         (programs, rows, parts), query, keys, values, table, seats, contexts, query if slopes is None else slopes, out, partial, weight,
         arrived, key, value, cos, sin, query.stride(0), query.stride(1), table.stride(0), key_row, key_head, value_row, value_head,
         scale * LOG2_E, heads=heads, kv_heads=kv_heads, head_size=head_size, width=width, members=members, page_size=page_size,
         block=chosen.block, stages=chosen.stages, least=split.least, whole=parts == 1, biased=slopes is not None, fresh=fresh is not None,
-        turned=turned, ahead=ahead, most=MOST_PARTS, wide=wide(query.dtype, query.device), num_warps=chosen.warps,
+        turned=turned, ahead=ahead, most=power_of_two(parts), wide=wide(query.dtype, query.device), num_warps=chosen.warps,
         num_stages=chosen.stages, **early_options,
     )  # fmt: skip
     return out

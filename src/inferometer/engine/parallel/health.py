@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -32,10 +32,11 @@ WORD: Final = 2.0
 REFUSED: Final = 5.0
 """How long rank 0 may do its part of a call that another rank has refused; it may be about to refuse it as well."""
 GRACE: Final = 3.0
-"""How long rank 0 may take to come back from a call to the device after a rank has failed. A collective that the device waits in cannot
-be called back."""
+"""How long rank 0's device may take to end what waits for a rank that has failed, and rank 0 then to come back from its call."""
 
 _BEAT: Final = b"\n"
+_END: Final = b"."
+"""The last of rank 0's beats: what follows is no failure. The order to end comes another way, and may come later."""
 
 
 @dataclass(slots=True)
@@ -66,6 +67,11 @@ class Peer:
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 
+    def dismiss(self) -> None:
+        """Lets it know that rank 0 is about to end."""
+        with suppress(OSError):
+            self.beats.send(_END)
+
     def close(self) -> None:
         """Lets go of it."""
         self.commands.close()
@@ -90,6 +96,7 @@ class Watch(threading.Thread):
         self.busy = False
         self.asking = False
         self.refusal: tuple[int, Answer] | None = None
+        self.releases: list[Callable[[float], object]] = []
         self._refused: float | None = None
         self._peers = peers
         self._launch = launch
@@ -131,7 +138,7 @@ class Watch(threading.Thread):
         except Exception as error:  # noqa: BLE001  (ranks that nobody watches could wait for ever)
             self.fail(f"the ranks cannot be watched: {type(error).__name__}: {error}")
         finally:
-            if self.failure is not None and not self._closing:
+            if self.failure is not None:
                 self._last_resort()
             self._waker.close()
             self._woken.close()
@@ -224,8 +231,11 @@ class Watch(threading.Thread):
         return bool(data)
 
     def _last_resort(self) -> None:
+        for release in self.releases:
+            with suppress(Exception):  # a device that has failed itself says so to whoever uses it
+                release(GRACE)
         deadline = time.monotonic() + GRACE
-        while self.busy and time.monotonic() < deadline:
+        while self.busy and not self._closing and time.monotonic() < deadline:
             time.sleep(0.05)
         if self.busy and not self._closing:
             print(f"inferometer: error: {self.failure}", file=sys.stderr, flush=True)
@@ -272,6 +282,7 @@ class Tether(threading.Thread):
             except OSError:
                 data = b""
             now = time.monotonic()
+            self._ending = self._ending or _END in (data or b"")
             if data or now - ticked > 3 * TICK:  # this process was stopped, or starved
                 self._peer.heard = now
             if data == b"" or self._peer.hung(now):

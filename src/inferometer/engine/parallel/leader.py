@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar, cast
 
 import torch
 
+from inferometer.engine.parallel.gpu_collective import GpuCollective
 from inferometer.engine.parallel.groups import collective
 from inferometer.engine.parallel.health import Peer, Watch
 from inferometer.engine.parallel.launch import Launch
@@ -103,7 +104,10 @@ class Leader:
         """Made when it is first asked for."""
         kind = device.type, invariant
         if kind not in self._collectives:
-            self._collectives[kind] = collective(device, self._store, self.rank, self.size, self._address, invariant=invariant)
+            made = collective(device, self._store, self.rank, self.size, self._address, invariant=invariant)
+            if isinstance(made, GpuCollective):
+                self._watch.releases.append(made.let_go)
+            self._collectives[kind] = made
         return self._collectives[kind]
 
     def tell(self, order: Order) -> None:
@@ -188,6 +192,9 @@ class Leader:
         self._closed = True
         well = self._watch.failure is None
         self._watch.close()
+        if well:
+            for peer in self._peers:
+                peer.dismiss()
         if self._launch is not None:
             deadline = time.monotonic() + (END_S if well else 0.0)
             for peer in self._peers:

@@ -25,7 +25,7 @@ class PeerCopies:
 
     Every rank writes each piece to all others, and adds up what it has and has got: between two that is as much as any way sends. Memory
     for others' pieces is used anew once all ranks have met on the second stream; see `pieces` for why nothing is overwritten. Graphs may
-    record it. A row is at most `slot` bytes.
+    record it. A row is at most `slot` bytes. meeting, side: where ranks meet, and the second stream.
     """
 
     def __init__(self, peers: Peers) -> None:
@@ -37,11 +37,11 @@ class PeerCopies:
         self._here = self._memory.own.view(shape)
         # Of ranks behind this one, its place in their memory is one less than its number.
         self._there = [self._memory.of(peer).view(shape)[:, rank - (rank > peer)] for peer in range(size) if peer != rank]
-        self._meeting = open_mailbox(32, peers, programs=1, overlaps=False)
+        self.meeting = open_mailbox(32, peers, programs=1, overlaps=False)
         self._word = torch.zeros(4, dtype=torch.float16, device=peers.device)
         make: Any = torch.cuda.Stream
         # Before others: what it launches is next to nothing, and everything waits for it.
-        self._side: Any = make(peers.device, priority=-1)
+        self.side: Any = make(peers.device, priority=-1)
 
     def serves(self, row_bytes: int) -> bool:
         """Whether rows are not too long."""
@@ -81,8 +81,8 @@ class PeerCopies:
     def _exchange(self, rows: int, row_bytes: int, make: Callable[[slice], Tensor], add: Callable[[Tensor, Tensor, slice], None]) -> None:
         """make: a piece of this rank's part, contiguous, of its rows. add: takes it with the others' pieces."""
         main: Any = torch.cuda.current_stream(self._word.device)
-        self._side.wait_stream(main)
-        with torch.cuda.stream(self._side):
+        self.side.wait_stream(main)
+        with torch.cuda.stream(self.side):
             self._meet()  # all have read what they got before
         cut = pieces(rows, row_bytes, self.slot)
         held: dict[int, tuple[Tensor, Any]] = {}
@@ -99,19 +99,19 @@ class PeerCopies:
 
     def _send(self, y: Tensor, slot: int, main: Any) -> Any:
         """The event of everybody's pieces having come."""
-        self._side.wait_stream(main)
+        self.side.wait_stream(main)
         event: Any = torch.cuda.Event
         arrived = event()
-        with torch.cuda.stream(self._side):
+        with torch.cuda.stream(self.side):
             for there in self._there:
                 there[slot, : y.nbytes].copy_(y.view(-1).view(torch.uint8), non_blocking=True)
             self._meet()
-            arrived.record(self._side)
+            arrived.record(self.side)
         return arrived
 
     def _meet(self) -> None:
         """On the second stream: waits for all ranks, whose copies have ended by then."""
-        rank_sum(self._word, self._meeting)
+        rank_sum(self._word, self.meeting)
 
 
 def _shaped(others: Tensor, y: Tensor) -> Tensor:

@@ -82,5 +82,6 @@ class Torchrun:
         return (self.address, port), token
 
     def end(self) -> None:
-        """Rank 0 is about to end: nobody need wait for it any more."""
-        self.store().set("ended", b"1")
+        """Rank 0 is about to end: nobody need wait for it any more. A store of rank 0's own ends with it, which says the same."""
+        if self.hosted:
+            self.store().set("ended", b"1")
