@@ -163,6 +163,7 @@ def test_what_does_not_fit_the_device_names_the_fraction_that_does() -> None:
         ({"host_memory": 1.0}, "goes with --offload"),
         ({"disk": "somewhere"}, "goes with --offload"),
         ({"offload": "weights", "percent": (0, 100, 100, 0, 100, 0)}, "leave out --offload"),
+        ({"offload": "weights", "tensor_parallel": 2}, "leave them out, or --tensor-parallel"),
         ({"offload": "weights", "host_memory": 0}, "above 0"),
         ({"offload": "weights", "host_memory": "2"}, "above 0"),
         ({"offload": "weights:0", "disk": "somewhere"}, "--disk holds weights"),

@@ -128,10 +128,10 @@ class LLM:
             raise UserError(f"deterministic must be True or False, not {deterministic!r}")
         self.admission = admission_of(admission, group_size, num_groups)
         self._storage = Storage.of(offload, percent, host_memory, disk)
+        local_rank, local_size = local_ranks(tensor_parallel)
         size = tensor_parallel if isinstance(tensor_parallel, int) else tensor_parallel.size
         if size > 1 and self._storage.offload.name is not None:
             raise UserError("--offload and --percent are for one device; leave them out, or --tensor-parallel")
-        local_rank, local_size = local_ranks(tensor_parallel)
         self.device = rank_device(device, local_rank, local_size)
         numerics = resolve_numerics(self.device, deterministic=deterministic)
         resolve_dtype(dtype, self.device, None)  # a wrong --dtype is told before any file is opened
