@@ -193,7 +193,7 @@ def test_texts_are_embedded_over_ranks(tmp_path: Path, two: Leader) -> None:
 def test_pages_are_the_fewest_of_all_ranks(shared: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     own = shared.room(seats=4, sweep_tokens=64)
     for here in (own + 5, own - 5):  # of rank 0 alone
-        monkeypatch.setattr("inferometer.engine.llm.page_budget", lambda *_, here=here, **__: here)
+        monkeypatch.setattr("inferometer.engine.room_beside.page_budget", lambda *_, here=here, **__: here)
         assert shared.room(seats=4, sweep_tokens=64) == min(own, here)
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from functools import cached_property, partial
 from math import inf
 from numbers import Real
-from operator import index
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
@@ -18,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 import torch
 
 from inferometer.engine.device import resolve_dtype, resolve_kv_dtype, resolve_numerics, synchronise
-from inferometer.engine.engine import LONGEST, PAGE_SIZE, SEATS, Engine
-from inferometer.engine.memory import activation_bytes, check_weights, page_budget
-from inferometer.engine.page_room import UNASKED_BYTES, PageRoom, share_pages
+from inferometer.engine.engine import PAGE_SIZE, SEATS, Engine
+from inferometer.engine.loaded_part import DeviceLimits, load_part
+from inferometer.engine.page_room import PageRoom
 from inferometer.engine.parallel.leader import Leader
 from inferometer.engine.parallel.placement import rank_device
 from inferometer.engine.parallel.rank_engine import LeadingEngine
@@ -28,41 +26,30 @@ from inferometer.engine.parallel.ranks import Ranks
 from inferometer.engine.parallel.start import end_ranks, local_ranks, ranks_of, share_threads
 from inferometer.engine.parallel.wire import RANKS, Call, Forget
 from inferometer.engine.pooling import Pooling, pool, read_pooling
-from inferometer.engine.residency.disk_reader import least_bytes
-from inferometer.engine.residency.load import load_streamed
-from inferometer.engine.residency.storage import DeviceRoom, Storage, resident_beside_layers
+from inferometer.engine.prompt_reader import PromptReader, Prompts
+from inferometer.engine.residency.storage import Storage
 from inferometer.engine.residency.streamed import StreamedLayers
-from inferometer.engine.sampler import check
+from inferometer.engine.room_beside import RoomBeside
 from inferometer.engine.streamed_sweeps import over_the_link, sweep_tokens_for, tokens_beside_the_link
 from inferometer.engine.text_stream import TextStream
 from inferometer.engine.tuning import tune
-from inferometer.errors import PointlessWarning, UserError
-from inferometer.hardware.host_memory import free_host_bytes
+from inferometer.errors import UserError
 from inferometer.model.description import describe, with_weights
-from inferometer.model.families import family
 from inferometer.model.quantisation import check_quantize, read_quantisation, resolve_quantize
-from inferometer.model.shard import Shard, check_shards
+from inferometer.model.shard import check_shards
 from inferometer.nn.batch import paged_prompt, prompt_batch
 from inferometer.nn.cache import PagedCache
-from inferometer.nn.formats.layout import Layouts, QuantLayout, layouts
-from inferometer.nn.formats.stored import QuantisedSource, stored_layouts
-from inferometer.nn.load import load, open_source
-from inferometer.nn.names import fitted
 from inferometer.nn.numerics import Numerics
-from inferometer.nn.source import CheckpointSource
-from inferometer.nn.tiered_cache import slot_pages_for, slots_bytes
-from inferometer.nn.transformer import Transformer
 from inferometer.schedule.admission import admission as admission_of
 from inferometer.schedule.completion import Completion, StreamedToken
 from inferometer.schedule.emission import Emission
-from inferometer.schedule.request import Request, request_seed
+from inferometer.schedule.request import Request
 from inferometer.schedule.sampling import SEEDS, SamplingParams
 from inferometer.text.load import load_tokenizer
 
 if TYPE_CHECKING:
     import numpy
 
-Prompts = str | Sequence[str] | Sequence[Sequence[int]]
 T = TypeVar("T")
 
 
@@ -144,7 +131,6 @@ class LLM:
         self.weight_format = resolve_quantize(quantize, read_quantisation(self.description.config, self.description.name))
         self._gpu_memory, self._memory_fraction = gpu_memory, memory_fraction
         self._engine: Engine | None = None
-        self._requests = 0
         self._inboxes: dict[int, deque[Emission]] = {}  # of the requests that an iterator waits for: one an iterator
         self._hidden: torch.Tensor | None = None
         if size > 1:
@@ -160,6 +146,9 @@ class LLM:
             tokenizer = "byte"
         # Text is rank 0's alone.
         self.tokenizer = load_tokenizer(self.description.path if tokenizer is None else tokenizer) if ranks.leads else None
+        if ranks.leads:
+            eos = self.description.eos_token_ids or (() if self.tokenizer is None else self.tokenizer.eos_token_ids)
+            self._reader = PromptReader(self.spec, self.tokenizer, tuple(eos))
         self.seed = seed
 
     def _lead(self, ranks: Leader, settings: dict[str, Any], loading: tuple[Any, ...], *, started: bool) -> None:
@@ -178,41 +167,21 @@ class LLM:
 
     def _load(self, weights: Literal["auto", "dummy"], dtype: str, numerics: Numerics, narrow: torch.dtype | None, seed: int) -> None:
         """This rank's part of the weights."""
-        ranks, weights_in = self.ranks, self.weight_format
-        shard, collective = Shard(ranks.rank, ranks.size), ranks.collective(self.device, invariant=numerics is Numerics.INVARIANT)
-        with closing(open_source(self.description, weights=weights, seed=seed)) as source:
-            kind = family(self.description.spec.family)
-            self.spec = fitted(self.description.spec, source, kind, collective)
-            self.dtype = resolve_dtype(dtype, self.device, source.dtype)
-            self.kv_dtype = self.dtype if narrow is None else narrow
-            quantised = None
-            if isinstance(source, QuantisedSource):
-                quantised = stored_layouts(self.spec, source, kind, self.device, shard)
-            elif weights_in is not None:
-                quantised = layouts(self.spec, QuantLayout.of(weights_in, self.device))
-            if self._storage.streams:
-                self.model = self._load_streamed(source, numerics, quantised)
-            else:
-                check_weights(self.spec, self.device, self.dtype, weights_in, shards=ranks.size)
-                collective.minimum(1)  # nobody loads before all have looked
-                self.model = Transformer(self.spec, self.device, self.dtype, numerics, quantised, collective)
-                load(self.model, source, kind)
-        self.model.pack()
-
-    def _load_streamed(self, source: CheckpointSource, numerics: Numerics, quantised: Layouts | None) -> Transformer:
-        """The model with layers that come and go."""
-        room = DeviceRoom.on(self.device, self._gpu_memory, self._memory_fraction)
-        return load_streamed(
-            self.spec,
-            source,
-            family(self.spec.family),
-            lambda sizes: self._storage.place(sizes, self.spec, room, self.dtype),
-            device=self.device,
-            dtype=self.dtype,
-            numerics=numerics,
-            quantised=quantised,
-            folder=self._storage.folder,
+        limits = DeviceLimits(self._gpu_memory, self._memory_fraction)
+        part = load_part(
+            self.description,
+            self.weight_format,
+            self.device,
+            dtype,
+            numerics,
+            self.ranks,
+            self._storage,
+            limits,
+            weights=weights,
+            seed=seed,
         )
+        self.spec, self.dtype, self.model = part.spec, part.dtype, part.model
+        self.kv_dtype = part.dtype if narrow is None else narrow
 
     @property
     def engine(self) -> Engine:
@@ -243,35 +212,11 @@ class LLM:
         elsewhere. Raises UserError if there is room for none.
         """
         device = self.room(seats=seats, sweep_tokens=sweep_tokens) if device is None else device
-        share = self._storage.offload.pages
-        if not share:
-            return PageRoom(*[device if wanted is None else min(device, wanted)] * 2)
-        page = PagedCache.page_bytes(self.spec, self.kv_dtype, PAGE_SIZE)
-        longest = self.spec.context_limit or LONGEST
-        most = seats * -(-longest // PAGE_SIZE) if wanted is None else wanted
-        if most <= device:
-            message = "all pages of the KV cache fit on the device: bringing them in is pointless and slow; leave out --offload pages"
-            warnings.warn(message, PointlessWarning, stacklevel=2)
-        elsewhere = self._host_room_bytes // page
-        slot = slot_pages_for(self.spec, self.kv_dtype, PAGE_SIZE, longest=min(-(-longest // PAGE_SIZE), elsewhere), elsewhere=elsewhere)
-        beside = -(-slots_bytes(self.spec, self.kv_dtype, PAGE_SIZE, slot) // page)
-        if device < beside:
-            short = f"{beside * page / 2**30:.2f} GiB through which pages come, and {device * page / 2**30:.2f}"
-            raise UserError(f"--offload pages needs {short} are free on the device; raise --gpu-memory or stream more weights")
-        return share_pages(share, device - beside, elsewhere, most)
+        return self._beside.shared(device, seats=seats, wanted=wanted)
 
     @property
-    def _host_room_bytes(self) -> int:
-        """What pages may take of the host's memory."""
-        free = int(free_host_bytes() * self._memory_fraction)
-        if self._storage.host_bytes is None:
-            return min(free, UNASKED_BYTES)
-        residency = self.model.residency
-        held = 0
-        if isinstance(residency, StreamedLayers):
-            layers = residency.placement.layers
-            held = residency.placement.host_bytes + max(least_bytes(), *(layer.bytes for layer in layers))  # as `Storage.place` keeps
-        return max(0, min(free, self._storage.host_bytes - held))
+    def _beside(self) -> RoomBeside:
+        return RoomBeside(self.model, self.kv_dtype, self._storage, DeviceLimits(self._gpu_memory, self._memory_fraction))
 
     def make_engine(self, *, pages: int, **settings: Any) -> Engine:
         """An engine over this model, on every rank, with such pages and other settings of `Engine`; the cache is in the model's `kv_dtype`.
@@ -317,32 +262,12 @@ class LLM:
         return self._room(seats, sweep_tokens)
 
     def _room(self, seats: int, sweep_tokens: int) -> int:
-        return page_budget(
-            self.model,
-            page_size=PAGE_SIZE,
-            seats=seats,
-            sweep_tokens=sweep_tokens,
-            fraction=self._memory_fraction,
-            limit_bytes=self._limit_bytes(sweep_tokens),
-            kv_dtype=self.kv_dtype,
-        )
-
-    def _limit_bytes(self, sweep_tokens: int) -> int | None:
-        """What `page_budget` is to keep to."""
-        if self._gpu_memory is None:
-            return None
-        limit, residency = int(self._gpu_memory * 2**30), self.model.residency
-        if self.device.type == "cuda" or not isinstance(residency, StreamedLayers):
-            return limit
-        # The CPU stands for a device with memory of its own: what is always there counts.
-        held = resident_beside_layers(self.spec, self.dtype) + residency.placement.device_bytes
-        return limit - held - activation_bytes(self.spec, self.dtype, sweep_tokens)
+        return self._beside.device_pages(seats, sweep_tokens)
 
     @property
     def context_limit(self) -> int | None:
         """Most tokens of one sequence: the positions the model has, or its sliding window if that is shorter."""
-        limits = [limit for limit in (self.spec.context_limit, self.spec.sliding_window) if limit is not None]
-        return min(limits, default=None)
+        return self._reader.context_limit
 
     @property
     def text_limit(self) -> int | None:
@@ -387,7 +312,7 @@ class LLM:
             raise UserError(f"{self.spec.name} is a decoder: it generates and does not encode; use an encoder such as all-minilm-l6-v2")
         how = pooling or read_pooling(self._folder, has_pooler=self.spec.pooler)
         limit = self._text_limit(how)
-        rows = [self._cut(ids, len(ids) if limit is None else limit) for ids in self._token_ids(texts)]
+        rows = [self._reader.cut(ids, len(ids) if limit is None else limit) for ids in self._reader.token_ids(texts)]
         return self.everywhere(_vectors, rows, how).numpy()
 
     def hidden_states(self, token_ids: Sequence[int]) -> torch.Tensor:
@@ -428,7 +353,10 @@ class LLM:
         self.close()
 
     def _checked(self, prompts: Prompts, params: SamplingParams | Sequence[SamplingParams]) -> list[Request]:
-        engine, requests = self.engine, self._build(prompts, params)  # in this order: an encoder is refused as such, not for its lengths
+        engine, requests = (
+            self.engine,
+            self._reader.requests(prompts, params, self.seed),
+        )  # in this order: an encoder is refused as such, not for its lengths
         for request in requests:
             engine.check(request)
         return requests
@@ -481,69 +409,8 @@ class LLM:
         self._inboxes.pop(request_id, None)
         engine.abort(request_id)
 
-    def _build(self, prompts: Prompts, params: SamplingParams | Sequence[SamplingParams]) -> list[Request]:
-        rows = self._token_ids(prompts)
-        wanted = [params] * len(rows) if isinstance(params, SamplingParams) else params
-        if not isinstance(wanted, Sequence) or not all(isinstance(own, SamplingParams) for own in wanted):
-            raise UserError(f"params must be SamplingParams, or a list with one a prompt, not {type(params).__name__}")
-        if len(wanted) != len(rows):
-            raise UserError(f"{len(rows)} prompts but {len(wanted)} sampling parameters; give one for all or one a prompt")
-        eos = () if self.tokenizer is None else self.tokenizer.eos_token_ids
-        requests: list[Request] = []
-        for ids, own in zip(rows, wanted, strict=True):
-            check(own, self.spec.vocabulary)
-            if own.stop and self.tokenizer is None:
-                raise UserError(f"{self.spec.name} has no tokenizer, so stop strings cannot be matched; use stop_token_ids or --tokenizer")
-            kept = ids if own.truncate is None else ids[-own.truncate :]
-            self._require_room(len(kept), own.max_new_tokens)
-            seed = request_seed(self.seed, self._requests + len(requests)) if own.seed is None else own.seed
-            requests.append(Request(self._requests + len(requests), tuple(kept), own, seed, self.description.eos_token_ids or eos))
-        self._requests += len(requests)
-        return requests
-
-    def _require_room(self, prompt: int, new: int) -> None:
-        limit = self.context_limit
-        if limit is not None and prompt + new > limit:
-            what = "positions" if limit == self.spec.context_limit else "tokens of its sliding window"
-            raise UserError(
-                f"{prompt} prompt tokens and {new} new ones are more than the {limit} {what} of {self.spec.name}; "
-                "shorten the prompt or lower --max-new-tokens"
-            )
-
-    def _token_ids(self, prompts: Prompts) -> list[list[int]]:
-        if isinstance(prompts, str):
-            prompts = [prompts]
-        refusal = UserError("prompts are texts or lists of token ids, which are whole numbers; wrap a single prompt's ids in a list")
-        if not isinstance(prompts, Iterable):
-            raise refusal
-        rows = []
-        for prompt in prompts:
-            if isinstance(prompt, str):
-                if self.tokenizer is None:
-                    raise UserError(f"{self.spec.name} has no tokenizer; give token ids, or a tokenizer with --tokenizer PATH|byte")
-                ids = self.tokenizer.encode(prompt)
-            else:
-                try:
-                    ids = [index(token) for token in prompt]
-                except TypeError:  # no list, or no whole numbers in it
-                    raise refusal from None
-            if not ids:
-                raise UserError("a prompt has no tokens; give at least one")
-            wrong = next((token for token in ids if not 0 <= token < self.spec.vocabulary), None)
-            if wrong is not None:
-                raise UserError(f"token id {wrong} is outside the vocabulary of {self.spec.name}, 0 to {self.spec.vocabulary - 1}")
-            rows.append(ids)
-        return rows
-
     def _text_limit(self, how: Pooling) -> int | None:
         return min([limit for limit in (how.max_tokens, self.context_limit) if limit is not None], default=None)
-
-    def _cut(self, ids: list[int], length: int) -> list[int]:
-        """The first `length` tokens; a closing special token ([SEP]) stays the last one, as in training."""
-        if len(ids) <= length:
-            return ids
-        closing = self.tokenizer is not None and self.tokenizer.is_special(ids[-1])
-        return [*ids[: length - 1], ids[-1]] if closing else ids[:length]
 
     @property
     def _folder(self) -> Path | None:
