@@ -53,7 +53,8 @@ demo: $(STAMP)
 test: $(STAMP) $(CLIENT_STAMP)
 	$(BIN)/inferometer models fetch smollm2-135m
 	$(BIN)/inferometer models fetch all-minilm-l6-v2
-	$(TEST) -n 2 -m "not slow"
+	# A file is one process's, so that what its tests share is made once; in the order of the files, as the longest are not the last.
+	$(TEST) -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 test-slow: $(STAMP)
 	$(BIN)/inferometer models fetch smollm2-135m

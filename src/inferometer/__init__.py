@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from inferometer.engine.llm import LLM as LLM
+    from inferometer.engine.parallel.ranks import RanksError as RanksError
     from inferometer.schedule.completion import Completion as Completion
     from inferometer.schedule.sampling import SamplingParams as SamplingParams
 
-__all__ = ["LLM", "Completion", "SamplingParams"]
+__all__ = ["LLM", "Completion", "RanksError", "SamplingParams"]
 __version__ = "0.1.0.dev0"
 
 _HOME = {
     "LLM": "inferometer.engine.llm",
     "Completion": "inferometer.schedule.completion",
+    "RanksError": "inferometer.engine.parallel.ranks",
     "SamplingParams": "inferometer.schedule.sampling",
 }
 

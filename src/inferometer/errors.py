@@ -12,3 +12,7 @@ class UserError(Exception):
 
 class ModelError(UserError):
     """A model that cannot be found, read or run exactly: unknown name, unsupported option, broken file."""
+
+
+class PointlessWarning(UserWarning):
+    """What was asked for works and helps nobody; the command line prints it as one line."""

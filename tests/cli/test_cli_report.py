@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from report_records import made
+from report_records import made, ran
 
 from inferometer.bench.records.record import Record
 from inferometer.cli.main import main
@@ -69,6 +69,48 @@ def test_a_files_name_says_the_format(records: Path, tmp_path: Path, capsys: pyt
     assert main(["report", str(records), "-o", str(tmp_path / name)]) == 0
     assert (tmp_path / name).read_text().startswith(begins)
     assert capsys.readouterr().out == ""
+
+
+STUDY = """
+name = "mine"
+title = "A & B"
+[fixed]
+model = "opt-125m"
+sequence_length = 8
+decode_length = 5
+[[part]]
+name = "sweep"
+axes = { batch_size = [1, 2] }
+columns = [{ name = "ours", backend = "native" }]
+[[table]]
+part = "sweep"
+title = "Latency of mine"
+rows = "batch_size"
+columns = "column"
+cell = "latency"
+[[plot]]
+part = "sweep"
+title = "Throughput of mine"
+kind = "lines"
+rows = "batch_size"
+columns = "column"
+cell = "throughput"
+"""
+
+
+def test_the_page_of_a_studys_folder_has_its_tables_and_plots(tmp_path: Path) -> None:
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "study.toml").write_text(STUDY)
+    write(folder / "records.jsonl", *(ran("ours", prefill=STEADY, token=STEADY, batch_size=size) for size in (1, 2)))
+    page = tmp_path / "page.html"
+    assert main(["report", str(folder), "-o", str(page)]) == 0
+    text = page.read_text()
+    assert "<title>A &amp; B</title>" in text
+    assert "<h3>Latency of mine" in text
+    assert 'aria-label="Throughput of mine"' in text
+    assert main(["report", str(folder / "records.jsonl"), "-o", str(page)]) == 0
+    assert "of mine" not in page.read_text()
 
 
 def test_several_files_and_a_folder(records: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

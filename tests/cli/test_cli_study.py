@@ -37,7 +37,7 @@ backend = "native"
 [[part.columns]]
 name = "in shards"
 backend = "native"
-tensor_parallel = 2
+tensor_parallel = 3
 
 [[table]]
 part = "sweep"
@@ -68,7 +68,7 @@ def test_a_study_from_its_file_to_its_tables(study: str, capsys: pytest.CaptureF
     assert out == (folder / "tables.md").read_text()
     assert out.startswith("# One stack\n")
     assert "### Throughput" in out or "## Throughput" in out
-    assert "--tensor-parallel 2 is not run by --backend native yet" in out
+    assert "--tensor-parallel 3 does not divide tiny-opt" in out
     assert "\x1b" not in out + err
     assert err.count("\n") == 4
     assert "[1/4] sweep, in shards, tiny-opt, batch 1, prompt 4, 3 new: skipped: " in err
@@ -103,7 +103,7 @@ def test_a_dry_run_runs_nothing(study: str, capsys: pytest.CaptureFixture[str]) 
     out, err = capsys.readouterr()
     assert err == ""
     assert "| sweep | batch_size 1 | ours      |" in out
-    assert "skipped: --tensor-parallel 2 is not run by --backend native yet" in out
+    assert "skipped: --tensor-parallel 3 does not divide tiny-opt" in out
     assert "4 cases: 2 expected ok, 2 expected skipped." in out
     assert not Path("inferometer-studies").exists()
     assert main(["study", "run", study, "--dry-run", "--runs", "7", "--json", "--only", "ours"]) == 0

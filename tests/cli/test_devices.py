@@ -34,6 +34,8 @@ MEASURED = Calibration(
     matmul_flop_s={"float16": 0.75 * 989.4e12},
     launch_s=4e-6,
     host_to_device_bytes_s=54e9,
+    peer_bytes_s=380e9,
+    peer_sum_s=2.3e-6,
 )
 
 

@@ -11,6 +11,7 @@ from tests.parity.configs import DECODERS, config
 from inferometer.engine import decode_chain
 from inferometer.engine.decode_chain import FEWEST_LAYERS, DecodeChain, layers_to_time
 from inferometer.model.config import read_spec
+from inferometer.nn.linear import Linear
 from inferometer.nn.transformer import Transformer
 
 CPU = torch.device("cpu")
@@ -48,7 +49,7 @@ def test_no_position_is_beyond_the_table() -> None:
 
 def test_as_many_layers_as_outgrow_the_cache() -> None:
     model = model_of(next(key for key in DECODERS if "gpt2" in key), layers=20)
-    layer = sum(parameter.nbytes for parameter in model.layers[0].parameters())
+    layer = sum(linear.weight_bytes for linear in model.layers[0].modules() if isinstance(linear, Linear))
     assert layers_to_time(model, 0) == FEWEST_LAYERS
     assert layers_to_time(model, 4 * layer) == 12
     assert layers_to_time(model, 100 * layer) == 20

@@ -203,7 +203,7 @@ def test_what_is_dropped_under_an_iterator_ends_it(folder: Path, how: str) -> No
         stream = own.stream([[1, 2]], params)
         next(stream)
         if how == "abort":
-            own.engine.abort(own._requests - 1)
+            own.engine.abort(own._reader.made - 1)
         elif how == "clear":
             own.engine.clear()
         else:

@@ -21,6 +21,8 @@ from inferometer.kernels.token_rows import Places
 from inferometer.model.description import describe
 from inferometer.nn.batch import RaggedBatch
 from inferometer.nn.cache import PagedCache
+from inferometer.nn.collective import ALONE
+from inferometer.nn.residency import AllResident
 from inferometer.nn.transformer import Transformer
 from inferometer.schedule.admission import admission
 from inferometer.schedule.emission import Emission
@@ -38,7 +40,9 @@ class Chain:
 
     def __init__(self) -> None:
         self.spec = replace(describe("opt-125m", config_only=True).spec, layers=1, vocabulary=VOCABULARY)
+        self.local, self.collective = self.spec, ALONE
         self.device, self.dtype = CPU, torch.float32
+        self.residency = AllResident()
         self.embedding = SimpleNamespace(token=SimpleNamespace(weight=torch.zeros(VOCABULARY, 1)))
         self.keys = torch.full((PAGES * PAGE,), -(10**9))
         self.few_tokens = None
@@ -78,18 +82,26 @@ class Chain:
         choose(self.logits(hidden, room), places)
 
 
+GREEDY = SamplingParams()
+
 asked = st.tuples(st.integers(1, 11), st.integers(1, 12), st.integers(0, 12), st.none() | st.integers(0, 20))
 """prompt, new tokens, the step before which it comes and, perhaps, is dropped."""
 
 
-def run(stream: list[tuple[int, int, int, int | None]], order: str, *, recorded: bool) -> tuple[dict[int, list[Emission]], Chain]:
+def run(
+    stream: list[tuple[int, int, int, int | None]], order: str, *, recorded: bool, least: int = 1000, params: SamplingParams = GREEDY
+) -> tuple[dict[int, list[Emission]], Chain]:
+    """least: prompt tokens beyond which recorded sweeps run as two passes, and are not recorded as one."""
     model = Chain()
     engine = Engine(
         cast(Transformer, model), pages=PAGES, page_size=PAGE, seats=10, sweep_tokens=60, admission=admission(order), lookahead=1
     )
     if recorded:
         runner: Any = engine._running
-        runner._graphs = SweepGraphs(cast(Transformer, model), runner.cache, runner._tokens, runner._table, None)
+        runner._graphs = SweepGraphs(
+            cast(Transformer, model), runner.cache, runner._tokens, runner._table, None, most_prompt_tokens=2 * least
+        )
+        runner._split = SimpleNamespace(divides=lambda tokens, rows: rows > 0 and tokens > least)
         runner._samplers = SamplerGraphs(CPU)
     found: dict[int, list[Emission]] = {number: [] for number in range(len(stream))}
     step = 0
@@ -97,7 +109,7 @@ def run(stream: list[tuple[int, int, int, int | None]], order: str, *, recorded:
         for number, (prompt, new, arrives, dropped) in enumerate(stream):
             if arrives == step:
                 token_ids = tuple((17 * number + 5 * i) % VOCABULARY for i in range(prompt))
-                engine.add(Request(number, token_ids, SamplingParams(max_new_tokens=new), number, eos_token_ids=(3, 50)))
+                engine.add(Request(number, token_ids, replace(params, max_new_tokens=new), number, eos_token_ids=(3, 50)))
             if dropped == step:
                 engine.abort(number)
         for emission in engine.step():
@@ -113,6 +125,16 @@ def run(stream: list[tuple[int, int, int, int | None]], order: str, *, recorded:
 @given(stream=st.lists(asked, min_size=1, max_size=14))
 def test_recorded_sweeps_give_what_others_give(order: str, stream: list[tuple[int, int, int, int | None]]) -> None:
     assert run(stream, order, recorded=True)[0] == run(stream, order, recorded=False)[0]
+
+
+@pytest.mark.parametrize("params", [GREEDY, SamplingParams(do_sample=True, temperature=1.3), SamplingParams(repetition_penalty=1.5)])
+@settings(max_examples=12, deadline=None)
+@given(stream=st.lists(asked, min_size=2, max_size=14), least=st.integers(1, 6))
+def test_two_passes_give_what_one_gives(params: SamplingParams, stream: list[tuple[int, int, int, int | None]], least: int) -> None:
+    """Prompts of more than so many tokens come behind those that decode: as a graph up to twice as many, kernel by kernel beyond."""
+    for order in ("continuous", "diagonal"):
+        got = run(stream, order, recorded=True, least=least, params=params)[0]
+        assert got == run(stream, order, recorded=False, params=params)[0]
 
 
 def test_prompts_beside_those_that_decode_are_recorded_too() -> None:

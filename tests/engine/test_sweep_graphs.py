@@ -14,6 +14,7 @@ from inferometer.engine.sweep_graphs import SweepGraphs
 from inferometer.kernels.token_choice import best, choose_torch
 from inferometer.kernels.token_rows import Places
 from inferometer.nn.batch import RaggedBatch
+from inferometer.nn.residency import AllResident
 from inferometer.schedule.continuous import Continuous
 from inferometer.schedule.pages import PagePool
 from inferometer.schedule.request import Request
@@ -29,6 +30,7 @@ class Bigrams:
 
     def __init__(self) -> None:
         self.device, self.dtype = torch.device("cpu"), torch.float32
+        self.residency = AllResident()
         self.table = torch.randn(VOCABULARY, VOCABULARY, generator=torch.Generator().manual_seed(3))
 
     def unnormed(self, batch: RaggedBatch, cache: object) -> tuple[Tensor, None]:

@@ -90,6 +90,21 @@ def test_measured_limits_replace_the_datasheets() -> None:
     assert measured.ms / sheet.ms == pytest.approx(3.35 / 3.0, rel=0.01)
 
 
+def test_a_measured_link_between_gpus_replaces_the_datasheets() -> None:
+    """Over the fastest link alone: that is the one that was measured."""
+    measured = _calibration(peer_bytes_s=380e9, peer_sum_s=2.3e-6)
+    fast = limits(H100, measured, link_between(H100, 2)).link
+    assert fast is not None
+    assert (fast.copy_bytes_s, fast.word_s) == (380e9, 2.3e-6)
+    slow = limits(H100, measured, link_between(H100, 2, "pcie5")).link
+    assert slow is not None
+    assert slow.copy_bytes_s is None
+    step = prefill(1, 1024)
+    ops = [op for op in work(_spec("opt-1.3b"), step, Formats(dtype="float16", shards=2)) if op.collective_bytes]
+    sent = sum(op.count * op.collective_bytes for op in ops)
+    assert bound(ops, limits(H100, measured, link_between(H100, 2))).ms == pytest.approx(sent / 380e9 * 1e3)
+
+
 def test_an_uncalibrated_cpu_says_that_it_is_assumed() -> None:
     cpu = find_device("cpu")
     assert limits(cpu).basis == "assumed"

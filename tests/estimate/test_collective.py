@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferometer.estimate.collective import all_reduce_s, gather_s, transfer_s
+from inferometer.estimate.collective import all_reduce_s, gather_s, peer_sum_s, reaches, transfer_s
 from inferometer.hardware.catalogue import find_device
 from inferometer.hardware.links import link_between
 
 A100 = link_between(find_device("a100-sxm-80gb"), 8)
+H200 = link_between(find_device("h200"), 2)
 A5000 = link_between(find_device("rtx-a5000"), 8, "pcie4")
 
 
@@ -40,3 +43,30 @@ def test_more_bytes_never_take_less(payload: int, more: int, devices: int, one_s
     assert all_reduce_s(payload + more, devices, A100, one_shot=one_shot) >= all_reduce_s(payload, devices, A100, one_shot=one_shot)
     assert gather_s(payload + more, devices, A100) > gather_s(payload, devices, A100)
     assert transfer_s(payload + more, A100) > transfer_s(payload, A100)
+
+
+def test_sums_written_into_others_memory_take_what_was_measured() -> None:
+    for kib, us in ((8, 4.4), (256, 5.4), (1024, 8.9)):  # benchmarks/collectives.py on two H200s, between products
+        assert peer_sum_s(kib << 10, 2, H200) * 1e6 == pytest.approx(us, rel=0.1)
+
+
+def test_a_large_sum_takes_what_it_was_measured_to_add_to_a_prefill() -> None:
+    assert peer_sum_s(64 << 20, 2, H200) * 1e6 == pytest.approx(339, rel=0.05)
+
+
+def test_devices_write_into_each_others_memory_unless_the_host_lies_between() -> None:
+    assert reaches(H200)
+    assert not reaches(A5000)
+
+
+@given(st.integers(1, 1 << 30), st.integers(1, 1 << 24), st.sampled_from([2, 4, 8]))
+def test_a_larger_sum_never_takes_less(payload: int, more: int, devices: int) -> None:
+    assert peer_sum_s(payload + more, devices, A100) >= peer_sum_s(payload, devices, A100)
+
+
+def test_a_measured_link_takes_the_place_of_what_is_known_of_others() -> None:
+    slower = replace(H200, copy_bytes_s=H200.bandwidth_bytes_s * 0.85 / 2, word_s=3.3e-6)
+    assert peer_sum_s(8, 2, slower) - peer_sum_s(8, 2, H200) == pytest.approx(1e-6, rel=0.01)
+    assert peer_sum_s(1 << 20, 2, slower) > 1.5 * peer_sum_s(1 << 20, 2, H200)
+    as_known = replace(H200, copy_bytes_s=H200.bandwidth_bytes_s * 0.85, word_s=2.3e-6)
+    assert peer_sum_s(1 << 20, 2, as_known) == pytest.approx(peer_sum_s(1 << 20, 2, H200))

@@ -32,6 +32,8 @@ GOOD = Calibration(
     graph_kernel_s=1e-6,
     host_to_device_bytes_s=54e9,
     device_to_host_bytes_s=53e9,
+    peer_bytes_s=380e9,
+    peer_sum_s=2.3e-6,
     samples={"copy": 20},
     notes=("a note",),
 )

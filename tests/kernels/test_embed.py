@@ -120,6 +120,24 @@ def test_known_tokens_stay_and_no_tokens_are_none(interpreted: Callable[..., Any
         assert how(Tokens(torch.tensor([], dtype=torch.int64)), table).shape == (0, 32)
 
 
+def held_alone(how: Callable[..., Tensor], case: Case, held: range) -> Tensor:
+    """Of a table that has the rows of some tokens, and one that stands for none."""
+    tokens, table, *others = case.arguments
+    padded = torch.cat((table[held.start : held.stop], torch.full_like(table[:1], torch.nan)))
+    return how(replace(tokens, held=held), padded, *others)
+
+
+@pytest.mark.parametrize("parts", ["none", "positions"])
+def test_tables_of_ranks_add_up_to_the_whole(interpreted: Callable[..., Any], parts: str) -> None:
+    """Rows of other tokens are zeros, so that sums over ranks are exact."""
+    case = Case.of(48, torch.float32, parts, None, 3)
+    plain = replace(case, positions=None)
+    for how in (embed_torch, embed_triton):
+        first = interpreted(held_alone, how, case, range(7))
+        rest = [interpreted(held_alone, how, plain, held) for held in (range(7, 12), range(12, 20), range(20, 20))]
+        assert torch.equal(first + rest[0] + rest[1] + rest[2], embed_torch(*case.arguments))
+
+
 def test_rows_too_wide_for_the_kernel_are_served_by_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedding, "usable", lambda device: True)
     monkeypatch.setattr(embedding, "WIDEST", 16)

@@ -61,7 +61,7 @@ def check(places: Places, logits: Tensor) -> None:
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("vocabulary", "width"), [(150, 64), (33, 50)])
-@pytest.mark.parametrize("rows", [1, 2, 3, 17])
+@pytest.mark.parametrize("rows", [1, pytest.param(2, marks=pytest.mark.slow), 3, 17])
 @pytest.mark.parametrize("launch", [SMALL, CUT, WHOLE, SINGLE], ids=["blocks", "cut", "whole", "single"])
 def test_tokens_are_those_of_the_logits(
     interpreted: Callable[..., Any], rows: int, vocabulary: int, width: int, dtype: torch.dtype, launch: Tiling

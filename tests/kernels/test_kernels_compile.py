@@ -26,15 +26,20 @@ from inferometer.kernels import (
     log_softmax,
     norm,
     paged_decode,
+    part_sum,
     quant_linear,
     quant_widened,
     ragged_prefill,
+    rank_gather,
+    rank_peaks,
+    rank_sum,
     rotary_write,
     rounded_rows,
     skinny,
     token_bounds,
     token_choice,
 )
+from inferometer.kernels.mailbox import Mailbox
 from inferometer.kernels.quant_launch import quant_candidates
 from inferometer.kernels.skinny_launch import candidates
 from inferometer.kernels.support import Kernel
@@ -50,7 +55,7 @@ KIB = 1024
 # Most shared memory of a block (CUDA C++ programming guide, technical specifications by compute capability).
 SHARED = {75: 64 * KIB, 80: 163 * KIB, 86: 99 * KIB, 89: 99 * KIB, 90: 227 * KIB, 100: 227 * KIB, 120: 99 * KIB}
 TYPES = {torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.int32: "*i32", torch.int64: "*i64"}
-TYPES |= {torch.float64: "*fp64", torch.int8: "*i8", torch.uint8: "*u8", torch.float8_e4m3fn: "*fp8e4nv"}
+TYPES |= {torch.float64: "*fp64", torch.int8: "*i8", torch.int16: "*i16", torch.uint8: "*u8", torch.float8_e4m3fn: "*fp8e4nv"}
 
 
 @dataclass
@@ -92,7 +97,18 @@ class Card:
 def card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Card:
     card = Card(request.param)
     monkeypatch.setattr(Kernel, "launch", lambda kernel, grid, *arguments, **options: card.launch(kernel, grid, *arguments, **options))
-    for module in (paged_decode, ragged_prefill, skinny, invariant_linear, invariant_attention, quant_linear, eight_bit_matmul):
+    kernels = (
+        paged_decode,
+        ragged_prefill,
+        skinny,
+        invariant_linear,
+        invariant_attention,
+        quant_linear,
+        eight_bit_matmul,
+        rank_sum,
+        rank_gather,
+    )
+    for module in kernels:
         monkeypatch.setattr(module, "capability", lambda device: divmod(card.capability, 10))
     monkeypatch.setattr("inferometer.kernels.support.capability", lambda device: divmod(card.capability, 10))
     for module in (paged_decode, skinny, invariant_linear, quant_linear):
@@ -271,6 +287,13 @@ class TestCommonCards:
         head_choice.choose_best_triton(x, weight, Places.on(x.device, rows), norm=norm.NormWeights("layer", 1e-5, x[0], x[0]))
         card.check(kernels=4)
 
+    def test_rank_peaks(self, card: Card) -> None:
+        x, weight = torch.zeros(2, 512, dtype=half(card)), torch.zeros(1000, 512, dtype=half(card))
+        rank_peaks.product_peaks(x, weight, 1000, candidates(2, 512)[0])
+        peaks = rank_peaks.row_peaks_triton(torch.zeros(2, 9000, dtype=half(card)), 1000)
+        rank_peaks.choose_among_triton(torch.cat((peaks, peaks), 1), Places.on(x.device, 2))
+        card.check(kernels=5)
+
     @pytest.mark.parametrize(("rows", "outputs", "inputs"), [(1, 2048, 1024), (100, 16384, 300), (300, 2048, 1024)])
     def test_invariant_linear(self, card: Card, rows: int, outputs: int, inputs: int) -> None:
         invariant(card, rows, outputs, inputs, half(card))
@@ -298,6 +321,64 @@ class TestCommonCards:
     def test_log_softmax(self, card: Card, vocabulary: int) -> None:
         log_softmax.log_softmax_triton(torch.zeros(4, vocabulary))
         card.check(kernels=1)
+
+
+@pytest.mark.parametrize("card", [80, 90], indirect=True)
+class TestRanks:
+    """Cards that reach each other."""
+
+    @pytest.mark.parametrize(("size", "hidden"), [(2, 4096), (4, 4096), (8, 4096), (3, 7168), (2, 768)])
+    @pytest.mark.parametrize("kind", ["layer", "rms"])
+    def test_rank_sum(self, card: Card, size: int, hidden: int, kind: NormKind) -> None:
+        box, x = mailbox(size), torch.zeros(3, hidden, dtype=torch.bfloat16)
+        rank_sum.rank_sum_norm(x, x.clone(), norm.NormWeights(kind, 1e-5, x[0], x[0] if kind == "layer" else None), box)
+        rank_sum.rank_sum(x, box)
+        rank_sum.rank_sum(torch.zeros(2, dtype=torch.float32), box)
+        card.check(kernels=3)
+
+    def test_part_sum(self, card: Card) -> None:
+        x, weights = (
+            torch.zeros(3, 4096, dtype=torch.bfloat16),
+            norm.NormWeights("rms", 1e-5, torch.zeros(4096, dtype=torch.bfloat16), None),
+        )
+        part_sum.part_sum_triton(x, torch.stack([x, x]), 1)
+        part_sum.part_sum_norm_triton(x, torch.stack([x]), 1, x.clone(), weights, x)
+        card.check(kernels=2)
+
+    @pytest.mark.parametrize("dtype", [torch.int64, torch.bfloat16, torch.uint8])
+    def test_rank_gather(self, card: Card, dtype: torch.dtype) -> None:
+        rank_gather.rank_gather(torch.zeros(3, 5, dtype=dtype), torch.zeros(3, 10, dtype=dtype), mailbox(2))
+        card.check(kernels=1)
+
+
+def mailbox(size: int) -> Mailbox:
+    words = torch.empty(Mailbox.shape(size, 2048, 4), dtype=torch.int64)
+    return Mailbox.over(size - 1, words, [words.data_ptr()] * size)
+
+
+@pytest.mark.parametrize("card", [90], indirect=True)
+def test_ranks_are_added_one_after_another(card: Card) -> None:
+    """No two sums are added: each has one more rank's number than the one before."""
+    rank_sum.rank_sum(torch.zeros(1, 4096, dtype=torch.bfloat16), mailbox(4))
+    added = re.findall(r"add\.f32\s+(%r\d+), (%r\d+), (%r\d+)", card.built[0].asm["ptx"])
+    sums = {total for total, _, _ in added}
+    assert len(added) == 3 * 8
+    assert sum(first in sums for _, first, _ in added) == 2 * 8
+    assert not any(second in sums for _, _, second in added)
+
+
+@pytest.mark.parametrize("card", [90], indirect=True)
+def test_sums_over_ranks_are_written_and_watched_past_all_caches(card: Card) -> None:
+    """Each thread waits for its own words, in whole ones, and nothing but weights is touched before the kernel ahead has ended."""
+    x = torch.zeros(1, 4096, dtype=torch.bfloat16)
+    rank_sum.rank_sum_norm(x, x.clone(), norm.NormWeights("layer", 1e-5, x[0], x[0]), mailbox(2))
+    card.check(kernels=1)
+    before, behind = (part.splitlines() for part in card.built[0].asm["ptx"].split("griddepcontrol.wait"))
+    assert sum("ld.global" in line for line in before) == 2
+    assert not any("st." in line for line in before)
+    assert sum("st.relaxed.sys.global.b64" in line for line in behind) == 4  # two words a thread, to two ranks
+    assert sum("ld.volatile.global.b64" in line for line in behind) == 8  # two words from two ranks, and again
+    assert "STACK:0" in resources(card.built[0].asm["cubin"])
 
 
 @pytest.mark.parametrize("card", [90], indirect=True)

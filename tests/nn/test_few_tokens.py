@@ -45,7 +45,7 @@ SPECS = {
     "one key head": replace(GPT2, heads=7, kv_heads=1, tied_head=False),
     "sizes that fit nothing": replace(LLAMA, hidden=35, embedding=35, heads=3, kv_heads=3, head_size=22, feed_forward=41),
     "head size 80": replace(LLAMA, head_size=80, kv_heads=1),
-    "head size 256": replace(LLAMA, head_size=256, heads=2),
+    "head size 256": replace(LLAMA, head_size=256, heads=2, kv_heads=1, layers=1),
     "wide": replace(LLAMA, hidden=160, embedding=160, feed_forward=192, layers=1),
 }
 

@@ -165,15 +165,3 @@ def test_a_tensor_unknown_to_the_architecture_keeps_its_name(tmp_path: Path) -> 
     assert "blk.0.surprise.weight" in GgufSource(path).tensors()
     with pytest.raises(ModelError, match=r"unexpected: blk\.0\.surprise\.weight"):
         state_of(path)
-
-
-@pytest.mark.real
-def test_the_embedded_model_equals_what_transformers_reads() -> None:
-    from inferometer.model.store import locate
-
-    path = locate("smollm2-135m")
-    assert path is not None
-    expected = dict(AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32).named_parameters())
-    found = state_of(path)
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())

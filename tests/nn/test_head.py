@@ -14,7 +14,7 @@ from inferometer.kernels.skinny_launch import Tiling
 from inferometer.kernels.token_rows import Places
 from inferometer.model.description import describe
 from inferometer.nn import head as heads
-from inferometer.nn.head import Head, padded_rows
+from inferometer.nn.head import Head, padded_rows, product_in_units
 
 HIDDEN = torch.randn(3, 16, generator=torch.Generator().manual_seed(0))
 
@@ -80,3 +80,24 @@ def test_rows_begin_at_multiples_of_128_bytes(dtype: torch.dtype, width: int, st
     assert rows.shape == (3, width)
     assert rows.stride() == (stride, 1)
     assert padded_rows(rows, width, 7).shape == (7, width)
+
+
+@pytest.mark.parametrize("vocabulary", [1, 63, 64, 65, 130, 200])
+def test_a_product_in_pieces_is_the_product(vocabulary: int) -> None:
+    weight = torch.randn(vocabulary, 16, generator=torch.Generator().manual_seed(3))
+    room = padded_rows(HIDDEN, vocabulary).fill_(torch.nan)
+    got = product_in_units(HIDDEN, weight, room)
+    assert got.data_ptr() == room.data_ptr()
+    torch.testing.assert_close(got, HIDDEN @ weight.T)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("vocabulary", [17, 50257, 50258, 50304])
+@pytest.mark.parametrize("rows", [1, 100, 1024])
+def test_gpu_product_in_pieces_is_the_product(rows: int, vocabulary: int) -> None:
+    weight = torch.randn(vocabulary, 256, device="cuda", dtype=torch.bfloat16)
+    states = torch.randn(rows, 256, device="cuda", dtype=torch.bfloat16) / 16
+    room = padded_rows(states, vocabulary).fill_(torch.nan)
+    got = product_in_units(states, weight, room)
+    torch.testing.assert_close(got.double(), states.double() @ weight.double().T, atol=1.6e-2, rtol=1.6e-2)

@@ -56,7 +56,7 @@ def test_no_number_is_further_off_than_half_a_step(name: str, outputs: int, inpu
     step = scale[:, None] if weight.group is None else scale[:, torch.arange(inputs) // weight.group]
     # The scale is itself rounded to 11 bits, the smallest to 2^-25, so that the outermost numbers may lie that much further out.
     # Symmetric grids end at 7.
-    most = 1.0 if name.endswith("-sym") else 0.51
+    most = 1.01 if name.endswith("-sym") else 0.51
     assert (error <= most * step + 1e-6 * matrix.abs() + 15 * 2.0**-25).all()
 
 
@@ -77,7 +77,7 @@ def test_what_is_on_the_grid_comes_back_exactly() -> None:
 
 @formats
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(("rows", "outputs", "inputs"), [(1, 1, 1), (3, 17, 130), (40, 70, 576), (0, 5, 8)])
+@pytest.mark.parametrize(("rows", "outputs", "inputs"), [(1, 1, 1), (3, 17, 130), (40, 21, 576), (0, 5, 8)])
 def test_a_product_is_that_of_the_rounded_matrix(name: str, dtype: torch.dtype, rows: int, outputs: int, inputs: int) -> None:
     generator = torch.Generator().manual_seed(rows + outputs)
     x = torch.randn(rows, inputs, generator=generator).to(dtype)

@@ -64,8 +64,9 @@ def test_fp8_with_rounded_activations() -> None:
     assert increase(measured(llm)) <= 0.035
 
 
-def test_int8_cache() -> None:
-    assert increase(measured(LLM(None, dtype="float32", device="cpu", kv_dtype="int8"))) <= 0.003
+@pytest.mark.parametrize(("kv_dtype", "most"), [("int8", 0.003), ("fp8", 0.007)])
+def test_a_cache_in_eight_bits(kv_dtype: str, most: float) -> None:
+    assert increase(measured(LLM(None, dtype="float32", device="cpu", kv_dtype=kv_dtype))) <= most
 
 
 def test_int4_is_that_of_a_float64_evaluation_of_the_same_rounding() -> None:

@@ -6,6 +6,10 @@ import configparser
 import json
 import re
 import shlex
+import shutil
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 from running_server import RunningServer
@@ -70,3 +74,26 @@ def test_the_container_is_built_from_what_there_is() -> None:
     assert f"\n{extra} = [" in (REPOSITORY / "pyproject.toml").read_text()
     variables = {word.partition("=")[0] for line in re.findall(r"(?m)^ENV (.*)$", text) for word in line.split()}
     assert variables - {"INFEROMETER_HOME"} <= VARIABLES
+    # What compiles the CPU's kernels; it brings gcc and the headers, which a GPU's launches need.
+    assert re.search(r"apt-get install .* g\+\+ ", text)
+
+
+def test_what_the_container_copies_builds_the_whole_package(tmp_path: Path) -> None:
+    ignored = (REPOSITORY / ".dockerignore").read_text().split()
+    for line in re.findall(r"(?m)^COPY (.*) \S+$", (DEPLOY / "Containerfile").read_text()):
+        for source in line.split():
+            assert f"!{source}" in ignored
+            if (REPOSITORY / source).is_dir():
+                shutil.copytree(REPOSITORY / source, tmp_path / source, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(REPOSITORY / source, tmp_path / source)
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", "wheels"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    (wheel,) = (tmp_path / "wheels").iterdir()
+    with zipfile.ZipFile(wheel) as file:
+        packed = {name for name in file.namelist() if name.startswith("inferometer/")}
+        entries = file.read(next(name for name in file.namelist() if name.endswith("entry_points.txt"))).decode()
+    wanted = {str(path.relative_to(tmp_path / "src")) for path in (tmp_path / "src").rglob("*") if path.is_file()}
+    assert packed == wanted
+    assert {Path(name).suffix for name in packed} >= {".py", ".toml", ".cpp", ".css", ".js", ".html"}
+    assert "native = inferometer.bench.backends.entries:NATIVE" in entries

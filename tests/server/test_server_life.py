@@ -36,7 +36,7 @@ def start(models: dict[str, Path], *more: str) -> tuple[int, str, float]:
         (("--max-batch-total-tokens", "64"), "--max-batch-total-tokens 64 is less than --max-total-tokens"),
         (("--max-total-tokens", "2048"), "--max-total-tokens 2048 is more than the 512 tokens that the model can hold"),
         (("--num-shard", "0"), "--num-shard must be at least 1"),
-        (("--num-shard", "3"), "--num-shard 3: this version runs a model on one device"),
+        (("--num-shard", "3"), "--num-shard 3 does not divide tiny-llama (4 heads"),
         (("--max-batch-total-tokens", "99999999999"), "--max-batch-total-tokens 99999999999 needs 6250000000 pages of KV cache"),
         (("--gpu-memory", "0.000001"), "no memory is left for the KV cache"),
         (("--tokenizer", "/nowhere"), "no tokenizer at /nowhere"),

@@ -42,6 +42,8 @@ VALUES: dict[str, tuple[str, Any]] = {
     "waiting_served_ratio": ("2.5", 2.5),
     "watermark_delta": ("-3.5", -3.5),
     "gpu_memory": ("0.5", 0.5),
+    "host_memory": ("0.5", 0.5),
+    "offload": ("weights:0.4", "weights:0.4"),
     "drain_seconds": ("0", 0.0),
     "queue_seconds": ("1.5", 1.5),
     "stall_seconds": ("2.5", 2.5),

@@ -15,10 +15,13 @@ from inferometer.bench.backends.request import APIS, BenchRequest
 from inferometer.cli.options import (
     add_admission_options,
     add_model_options,
+    add_offload_options,
+    add_parallel_options,
     add_sampling_options,
     at_least,
     positive_number,
     sampling_params,
+    tensor_parallel,
 )
 from inferometer.cli.progress import Bar
 from inferometer.errors import UserError
@@ -63,6 +66,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_sampling_options(parser)
     add_admission_options(parser, default=None, meaning="a batch prefills as a whole, then decodes as a whole")
     add_model_options(parser)
+    add_offload_options(parser)
+    add_parallel_options(parser)
     output = parser.add_argument_group("output")
     output.add_argument("--json", action="store_true", help='print {"records": [...]} instead of tables')
     output.add_argument("--output", type=Path, metavar="FILE", help="append each record to FILE, one JSON object a line")
@@ -96,12 +101,17 @@ def run(arguments: argparse.Namespace) -> int:
         dtype=arguments.dtype,
         quantize=arguments.quantize,
         kv_dtype=arguments.kv_dtype,
+        tensor_parallel=tensor_parallel(arguments),
         device=arguments.device,
         gpu_memory=arguments.gpu_memory,
         deterministic=arguments.deterministic,
         admission=arguments.admission,
         group_size=arguments.group_size,
         num_groups=arguments.num_groups,
+        offload=arguments.offload,
+        percent=None if arguments.percent is None else tuple(arguments.percent),
+        host_memory=arguments.host_memory,
+        disk=arguments.disk,
         seed=arguments.seed,
         url=arguments.url,
         api=arguments.api,

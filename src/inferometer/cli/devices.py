@@ -112,9 +112,12 @@ def _measured(name: str, calibration: Calibration | None, device: DeviceSpec | N
         *((dtype, rate / 1e12, "TFLOP/s", shares["matmul"][dtype]) for dtype, rate in calibration.matmul_flop_s.items()),
         ("launch", calibration.launch_s * 1e6, "us", None),
     ]
-    for direction, rate in (("from host", calibration.host_to_device_bytes_s), ("to host", calibration.device_to_host_bytes_s)):
+    links = (("from host", calibration.host_to_device_bytes_s), ("to host", calibration.device_to_host_bytes_s))
+    for direction, rate in (*links, ("to a GPU", calibration.peer_bytes_s)):
         if rate is not None:
             figures.append((direction, rate / 1e9, "GB/s", None))
+    if calibration.peer_sum_s is not None:
+        figures.append(("GPUs' sum", calibration.peer_sum_s * 1e6, "us", None))
     lines = [f"    calibrated {calibration.measured_at}:"]
     for figure, value, unit, share in figures:
         part = "" if share is None else f"  {share:.1f} % of datasheet"

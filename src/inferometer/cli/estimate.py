@@ -49,7 +49,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     how.add_argument("--admission", choices=("continuous", *get_args(Order)), help="run the batch in groups, in this order")
     how.add_argument("--group-size", type=at_least(1), metavar="N", help="sequences of a group; with --admission")
-    how.add_argument("--offload", metavar="weights[:FRACTION]", help="bring that share of the layers' weights from the host in every sweep")
+    how.add_argument("--num-groups", type=at_least(1), metavar="N", help="most groups at a time; with --admission (default: all)")
+    how.add_argument(
+        "--offload",
+        metavar="weights[:FRACTION][,pages]",
+        help="what comes from the host in every sweep: that share of the layers' weights, the cache",
+    )
     how.add_argument("--mixed-tokens", type=at_least(1), metavar="N", help="also a decode step beside N prompt tokens")
     add_plot_options(parser)
     output = parser.add_argument_group("output")
@@ -83,6 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
         "parallel": arguments.parallel,
         "admission": arguments.admission,
         "group_size": arguments.group_size,
+        "num_groups": arguments.num_groups,
         "offload": arguments.offload,
         "mixed_tokens": arguments.mixed_tokens,
     }

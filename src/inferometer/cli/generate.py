@@ -3,31 +3,46 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
-from typing import TYPE_CHECKING, Any, Literal, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from inferometer.cli.options import (
     add_admission_options,
     add_format_options,
     add_model_options,
+    add_offload_options,
+    add_parallel_options,
     add_sampling_options,
     at_least,
     sampling_params,
+    tensor_parallel,
 )
+from inferometer.cli.progress import Bar
 from inferometer.errors import UserError
+from inferometer.schedule.sampling import SamplingParams
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from inferometer.engine.llm import LLM
     from inferometer.schedule.completion import Completion, StreamedToken
+
+_DECIDING: Final = ("model", "weights", "tokenizer", "dtype", "quantize", "kv_dtype", "deterministic", "seed", "raw", "system")
+"""Options that decide a job's results, beside those of sampling. Order, memory and where weights lie do not."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.add_argument("prompt", nargs="*", metavar="PROMPT", help="texts to continue (default: all of standard input, as one)")
     parser.add_argument("--model", metavar="MODEL", help="Hub id, folder, .gguf file or preset (default: the embedded model)")
+    job = parser.add_argument_group("batch job, in place of PROMPT")
+    job.add_argument(
+        "--input", type=Path, metavar="FILE", help='prompts, a JSON object a line: {"prompt": "..."}, with parameters of its own'
+    )
+    job.add_argument("--output", type=Path, metavar="FILE", help="results, a JSON object a line; the same command again goes on with it")
     group = parser.add_argument_group("prompt")
     group.add_argument("--raw", action="store_true", help="continue the text itself, without the model's chat template")
     group.add_argument("--system", metavar="TEXT", help="system message for the chat template")
@@ -43,6 +58,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_admission_options(parser, default="continuous", meaning="continuous")
     add_model_options(parser)
     add_format_options(parser)
+    add_offload_options(parser)
+    add_parallel_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document when all is done, instead of streaming")
 
 
@@ -57,26 +74,12 @@ def run(arguments: argparse.Namespace) -> int:
     )
     if arguments.raw and arguments.system is not None:
         raise UserError("--system goes into the chat template, which --raw leaves out; drop one of them")
+    if arguments.input is not None or arguments.output is not None:
+        return _run_job(arguments, params)
     prompts = arguments.prompt or [_standard_input()]
-
-    from inferometer.engine.llm import LLM
-
-    with LLM(
-        arguments.model,
-        dtype=arguments.dtype,
-        device=arguments.device,
-        weights=cast(Literal["auto", "dummy"], arguments.weights),
-        tokenizer=arguments.tokenizer,
-        quantize=arguments.quantize,
-        kv_dtype=arguments.kv_dtype,
-        admission=arguments.admission,
-        group_size=arguments.group_size,
-        num_groups=arguments.num_groups,
-        gpu_memory=arguments.gpu_memory,
-        deterministic=arguments.deterministic,
-        seed=arguments.seed,
-    ) as llm:
-        tokens = llm.stream(_inputs(llm, prompts, arguments), params)
+    with _open(arguments) as llm:
+        encode = _encoder(llm, arguments)
+        tokens = llm.stream([encode(prompt) for prompt in prompts], params)  # type: ignore[arg-type]  # all texts, or all token ids
         if arguments.json:
             completions = {token.prompt: token.completion for token in tokens if token.completion is not None}
             answer = [_answer(prompt, completions[place]) for place, prompt in enumerate(prompts)]
@@ -84,6 +87,62 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             _print(tokens, len(prompts))
     return 0
+
+
+def _run_job(arguments: argparse.Namespace, params: SamplingParams) -> int:
+    if arguments.input is None or arguments.output is None:
+        raise UserError("--input and --output go together: prompts come from one file and results go to another")
+    if arguments.prompt or arguments.json:
+        raise UserError("--input takes the place of PROMPT, and --output that of --json; leave those out")
+    if arguments.output.exists() and arguments.input.exists() and arguments.output.samefile(arguments.input):
+        raise UserError(f"--output {arguments.output}: is the input; name another file")
+    from inferometer.engine.job.job import job_name, run_job
+    from inferometer.engine.job.prompt_file import read_prompts
+    from inferometer.engine.job.result_file import ResultFile
+
+    prompts = read_prompts(arguments.input, params)
+    settings = {name: getattr(arguments, name) for name in _DECIDING} | {"params": dataclasses.asdict(params)}
+    count = len(prompts.prompts)
+    with ResultFile(arguments.output, job_name(prompts, settings), count) as results:
+        if results.torn_bytes:
+            torn = f"{results.torn_bytes} bytes of a last line that a crash had torn are taken off; its prompt runs again"
+            print(f"inferometer: warning: --output {arguments.output}: {torn}", file=sys.stderr)
+        if len(results.done) == count:
+            return 0
+        bar = Bar("generate", "prompt")
+        with _open(arguments) as llm:
+            bar.start(count)
+            bar.advance(len(results.done))
+            try:
+                run_job(llm, prompts, results, _encoder(llm, arguments), bar.advance)
+            finally:
+                bar.close()
+    return 0
+
+
+def _open(arguments: argparse.Namespace) -> LLM:
+    from inferometer.engine.llm import LLM
+
+    return LLM(
+        arguments.model,
+        dtype=arguments.dtype,
+        device=arguments.device,
+        weights=cast(Literal["auto", "dummy"], arguments.weights),
+        tokenizer=arguments.tokenizer,
+        quantize=arguments.quantize,
+        kv_dtype=arguments.kv_dtype,
+        tensor_parallel=tensor_parallel(arguments),
+        admission=arguments.admission,
+        group_size=arguments.group_size,
+        num_groups=arguments.num_groups,
+        offload=arguments.offload,
+        percent=arguments.percent,
+        host_memory=arguments.host_memory,
+        disk=arguments.disk,
+        gpu_memory=arguments.gpu_memory,
+        deterministic=arguments.deterministic,
+        seed=arguments.seed,
+    )
 
 
 def _standard_input() -> str:
@@ -98,19 +157,19 @@ def _standard_input() -> str:
     return text
 
 
-def _inputs(llm: LLM, prompts: list[str], arguments: argparse.Namespace) -> list[str] | list[list[int]]:
-    """What the model continues: with a chat template, the token ids of each prompt as a user's message."""
+def _encoder(llm: LLM, arguments: argparse.Namespace) -> Callable[[str], str | list[int]]:
+    """What makes of a prompt what the model continues: with a chat template, the token ids of a user's message."""
     from inferometer.text.chat import ChatTemplate
 
-    template = None if arguments.raw or llm.tokenizer is None else ChatTemplate.of(llm.tokenizer)
-    if template is None or llm.tokenizer is None:
+    tokenizer = llm.tokenizer
+    template = None if arguments.raw or tokenizer is None else ChatTemplate.of(tokenizer)
+    if template is None or tokenizer is None:
         if arguments.system is not None:
             raise UserError(f"--system needs a chat template, and {llm.spec.name} has none; put the text into the prompt")
-        return prompts
+        return lambda prompt: prompt
     system = [] if arguments.system is None else [{"role": "system", "content": arguments.system}]
-    texts = [template.render([*system, {"role": "user", "content": prompt}]) for prompt in prompts]
     # The template has written the special tokens itself.
-    return [llm.tokenizer.encode(text, special=False) for text in texts]
+    return lambda prompt: tokenizer.encode(template.render([*system, {"role": "user", "content": prompt}]), special=False)
 
 
 def _print(tokens: Iterable[StreamedToken], prompts: int) -> None:

@@ -6,12 +6,15 @@ import argparse
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
-from typing import NoReturn, Protocol, cast
+from typing import Any, NoReturn, Protocol, cast
 
 from inferometer import __version__
-from inferometer.errors import UserError
+from inferometer.engine.parallel.torchrun import Torchrun
+from inferometer.errors import PointlessWarning, UserError
 
 # Each is a module of this package with `configure(parser)` and `run(arguments) -> exit code`.
 COMMANDS = {
@@ -27,6 +30,9 @@ COMMANDS = {
     "models": "list the known models; fetch an embedded one",
     "devices": "list the known devices, detect what is here, calibrate it",
 }
+
+SHARED = ("generate", "serve", "bench", "quality")
+"""Commands that run on all processes of torchrun's: number 0 runs the command, the others follow it."""
 
 DONE, FAILED, USAGE, CASES_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -72,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code; never raises."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = _dispatch(given)
+        code = _run(given)
         sys.stdout.flush()
         return code
     except UserError as error:
@@ -93,12 +99,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(given: list[str]) -> int:
-    chosen = next((word for word in given if not word.startswith("-")), None)
     try:
-        arguments = parser(chosen).parse_args(given)
+        arguments = parser(_chosen(given)).parse_args(given)
     except SystemExit as done:  # --help and --version
         return int(done.code or 0)
-    return _module(arguments.command).run(arguments)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", PointlessWarning)
+        warnings.showwarning = partial(_show, warnings.showwarning)
+        return _module(arguments.command).run(arguments)
+
+
+def _show(otherwise: Callable[..., None], message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+    """A warning of ours is one line, without the place in our source that it comes from."""
+    if issubclass(category, PointlessWarning):
+        print(f"inferometer: warning: {' '.join(str(message).split())}", file=sys.stderr)
+    else:
+        otherwise(message, category, *where, **more)
+
+
+def _chosen(given: list[str]) -> str | None:
+    return next((word for word in given if not word.startswith("-")), None)
+
+
+def _run(given: list[str]) -> int:
+    """The command, or what this process has to do of it, if torchrun has started it with others."""
+    here = Torchrun.of() if _chosen(given) in SHARED else None
+    if here is None:
+        return _dispatch(given)
+    if here.rank:
+        from inferometer.engine.parallel.follower import follow
+
+        return follow(here)
+    try:
+        return _dispatch(given)
+    finally:
+        here.end()
 
 
 def _module(name: str) -> Command:

@@ -6,6 +6,7 @@ import argparse
 import math
 from typing import Any
 
+from inferometer.engine.parallel.torchrun import Torchrun
 from inferometer.errors import UserError
 from inferometer.model.formats import ROUNDED_FORMATS
 from inferometer.schedule.admission import ADMISSIONS
@@ -31,11 +32,47 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--seed", type=seed, default=0, help="of dummy weights, random prompts and sampling (default: 0)")
 
 
+def add_parallel_options(parser: argparse.ArgumentParser) -> None:
+    """Over how many devices the model is spread."""
+    group = parser.add_argument_group("devices")
+    group.add_argument(
+        "--tensor-parallel",
+        type=at_least(1),
+        metavar="N",
+        help="spread every layer over N GPUs, or N processes on a CPU (default: 1; under torchrun all that it has started)",
+    )
+
+
+def tensor_parallel(arguments: argparse.Namespace) -> int:
+    """How many that is."""
+    if arguments.tensor_parallel is not None:
+        return int(arguments.tensor_parallel)
+    here = Torchrun.of()
+    return 1 if here is None else here.size
+
+
 def add_format_options(parser: argparse.ArgumentParser) -> None:
     """In what formats the model is held."""
     group = parser.add_argument_group("formats")
     group.add_argument("--quantize", metavar="FORMAT", help=f"of the layers' matrices: {', '.join(ROUNDED_FORMATS)}")
     group.add_argument("--kv-dtype", default="auto", metavar="auto|fp8|int8", help="of the KV cache (default: as activations)")
+
+
+def add_offload_options(parser: argparse.ArgumentParser) -> None:
+    """What lives elsewhere than on the device."""
+    group = parser.add_argument_group("offloading: for models and caches that do not fit; the tokens are the same")
+    group.add_argument(
+        "--offload", metavar="WHAT", help="weights, weights:FRACTION, pages (the KV cache), or weights and pages with a comma between"
+    )
+    group.add_argument(
+        "--percent",
+        nargs=6,
+        type=int,
+        metavar=("W_GPU", "W_CPU", "C_GPU", "C_CPU", "A_GPU", "A_CPU"),
+        help="instead, FlexGen's six numbers: percent of weights, cache and activations on GPU and host; the rest of the weights on --disk",
+    )
+    group.add_argument("--host-memory", type=positive_number, metavar="GIB", help="most host memory to take for it (default: what is free)")
+    group.add_argument("--disk", metavar="DIR", help="folder for the weights that the host's memory has no room for")
 
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from inferometer.cli.options import add_format_options, at_least
+from inferometer.cli.options import add_format_options, add_parallel_options, at_least, tensor_parallel
 from inferometer.cli.progress import Bar
 from inferometer.errors import UserError
 
@@ -29,6 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--sequence-length", type=at_least(2), metavar="N", help=f"tokens of the windows that the text is cut into (default: {WINDOW})"
     )
     add_format_options(parser)
+    add_parallel_options(parser)
     parser.add_argument("--tokenizer", metavar="PATH", help="a tokenizer's folder or file (default: the model's)")
     parser.add_argument("--dtype", default="auto", help="of activations, in both models (default: float32 on a CPU, else the checkpoint's)")
     parser.add_argument("--device", default="auto", metavar="auto|cpu|cuda[:N]", help="where to run (default: the first GPU, else the CPU)")
@@ -54,11 +55,14 @@ def run(arguments: argparse.Namespace) -> int:
         dtype=dtype,
         device=device,
         tokenizer=arguments.tokenizer,
+        tensor_parallel=tensor_parallel(arguments),
     )
     if other.spec.encoder:
         raise UserError(f"{other.spec.name} is an encoder and predicts no tokens; use a decoder")
     dtype = str(other.dtype).removeprefix("torch.")
-    reference = LLM(arguments.reference or arguments.model, dtype=dtype, device=device, tokenizer=arguments.tokenizer)
+    reference = LLM(
+        arguments.reference or arguments.model, dtype=dtype, device=device, tokenizer=arguments.tokenizer, tensor_parallel=other.ranks
+    )
     tokens, window = _tokens(other, text), _window(other, arguments.sequence_length)
     with closing(Bar("quality", "token")) as bar:
         bar.start(len(tokens))

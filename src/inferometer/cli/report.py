@@ -7,8 +7,12 @@ import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from inferometer.errors import UserError
+
+if TYPE_CHECKING:
+    from inferometer.bench.records.record import Record
 
 REGRESSED = 3
 FORMATS = ("md", "rst", "csv", "html")
@@ -51,9 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     gathered = gather(arguments.records)
     title = arguments.title or _names(arguments.records)
     if form == "html":
-        from inferometer.report.page.page import page
-
-        text = page(gathered.records, title=title, remarks=gathered.remarks)
+        text = _page(arguments, gathered.records, gathered.remarks)
     elif form == "csv":
         from inferometer.report.records.record_rows import records_csv
 
@@ -66,6 +68,19 @@ def run(arguments: argparse.Namespace) -> int:
         text = written(summary_parts(gathered.records, title=title, remarks=gathered.remarks), "rst" if form == "rst" else "md")
     _write(text, arguments.output)
     return 0
+
+
+def _page(arguments: argparse.Namespace, records: Sequence[Record], remarks: Sequence[str]) -> str:
+    """The page; that of one folder of `study run` has the study's own tables and plots in it."""
+    from inferometer.bench.study.folder import STUDY, read_folder
+    from inferometer.report.page.page import page
+
+    folder = arguments.records[0]
+    if len(arguments.records) == 1 and (folder / STUDY).is_file():
+        from inferometer.cli.study_output import study_page
+
+        return study_page(read_folder(folder)[0].study(), records, title=arguments.title, remarks=remarks)
+    return page(records, title=arguments.title or _names(arguments.records), remarks=remarks)
 
 
 def _compare(arguments: argparse.Namespace, form: str) -> int:

@@ -1,4 +1,4 @@
-"""What is made of a study's records: the tables of its document with their plots, and the page."""
+"""What is made of a study's records: the tables of its document with their plots, and the page with both."""
 
 from __future__ import annotations
 
@@ -27,5 +27,12 @@ def write_documents(study: Study, records: Sequence[Record], folder: StudyFolder
     if document_format(study) == "rst":
         folder.write("tables.rst", document(study, records, format="rst", images=titles))
     if records:
-        folder.write(PAGE, page(records, title=study.title, study=document_parts(study, records)))
+        folder.write(PAGE, study_page(study, records))
     return text
+
+
+def study_page(study: Study, records: Sequence[Record], *, title: str | None = None, remarks: Sequence[str] = ()) -> str:
+    """The page of records that a study gave, with the study's tables and plots in it. Raises what `page` and `plots` do."""
+    images = [image for _, image in plots(study, records).values()]
+    parts = document_parts(study, records)
+    return page(records, title=title or study.title, study=parts, plots=images, remarks=remarks)

@@ -16,6 +16,7 @@ from inferometer.model.spec import LearnedPositions
 from inferometer.nn.attention import sweep_context
 from inferometer.nn.batch import CachedRows, RaggedBatch
 from inferometer.nn.cache import PagedCache
+from inferometer.nn.collective import ALONE, Collective, Unlinked
 from inferometer.nn.linear import Linear
 from inferometer.nn.stream import Stream
 from inferometer.nn.transformer import Transformer
@@ -34,12 +35,14 @@ class DecodeChain:
     """Embedding, layers and greedy head for `rows` rows, launched as an engine's recorded step is.
 
     All rows read the same pages: keys come from the cache, which no choice of a map's launch changes. Takes memory for those; raises
-    torch.OutOfMemoryError where there is too little.
+    torch.OutOfMemoryError where there is too little. Of a model that ranks share it is this rank's part, without the others.
     """
 
     def __init__(self, model: Transformer, rows: int, cache_bytes: int) -> None:
-        spec, device = model.spec, model.device
+        spec, device = model.local, model.device
         self._model = model
+        ranks = model.collective
+        self._ranks: Collective = ALONE if ranks.size == 1 else Unlinked(ranks.rank, ranks.size)
         self._layers = list(model.layers)[: layers_to_time(model, cache_bytes)]
         context = min(CONTEXT, spec.positions.count) if isinstance(spec.positions, LearnedPositions) else CONTEXT
         pages = -(-context // PAGE_SIZE)
@@ -68,15 +71,16 @@ class DecodeChain:
         """One step."""
         model, batch = self._model, self._batch
         rotation = None if model.rotary is None else model.rotary.tables(batch.positions, batch.rotary_lengths, model.dtype)
-        x: Tensor = model.embedding(batch)
-        sweep = sweep_context(batch, model.spec, self._cache, rotation, x, model.numerics)
+        x: Tensor = model.embedding(batch, self._ranks)
+        sweep = sweep_context(batch, model.local, self._cache, rotation, x, model.numerics, self._ranks)
         stream = Stream(x)
         for layer in self._layers:
             stream = layer(stream, sweep)
         norm = None if model.final_norm is None else model.final_norm.weights
         if norm is not None and stream.delta is not None:
-            stream, norm = Stream(norm.of(*stream.parts)), None
-        model.choose(stream.whole, self._places, self._room, norm)
+            stream, norm = Stream(stream.normed(norm)), None
+        assert model.head is not None
+        model.head.choose(stream.whole, model.embedding.token.weight, self._places, self._room, norm, ranks=self._ranks)
 
     def seconds(self) -> float:
         """What the step takes with the launches that its maps have now. Raises what a launch raises that does not fit the card."""

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Many
 from contextlib import contextmanager
 from itertools import compress
 from math import inf
+from typing import Any, TypeVar
 
 import torch
 
 from inferometer.engine.flight import Flight
+from inferometer.engine.residency.brought_pages import PageTraffic
+from inferometer.engine.residency.link import Link, link_to
+from inferometer.engine.residency.streamed import hides_launches
 from inferometer.engine.runner import Runner
+from inferometer.engine.sampled import Tokens
 from inferometer.engine.watermark import DEFAULT_WATERMARK, Watermark
 from inferometer.errors import ModelError
 from inferometer.model.spec import DynamicScaling, Rotary
 from inferometer.nn.cache import PagedCache
+from inferometer.nn.tiered_cache import TieredCache, slot_pages_for
 from inferometer.nn.transformer import Transformer
 from inferometer.schedule.admission import Admission
 from inferometer.schedule.continuous import Continuous
@@ -26,6 +32,8 @@ from inferometer.schedule.request import Request
 from inferometer.schedule.scheduler import RequestTooLargeError, Scheduler
 from inferometer.schedule.sequence import Sequence
 from inferometer.schedule.sweep import Sweep
+
+T = TypeVar("T")
 
 PAGE_SIZE = 16
 """Tokens a page: large enough that a kernel reads long runs, small enough that a sequence wastes half of it at most."""
@@ -49,6 +57,9 @@ class Engine:
     itself.
     graphs: whether decode sweeps become CUDA graphs, where the device can. watermark: of the requests that ask for one. Not thread-safe.
     kv_dtype: of the cache; None for the model's own, torch.int8 or torch.float8_e4m3fn for 8 bits with scales.
+    device_pages: how many of the pages lie on the device, None for all; the others, which go out last, lie in the host's memory and come in
+    layer by layer (not in 8 bits). Nothing is found by its beginning then. slot_pages: host pages of one layer that come together, None
+    for as many as make a good copy. link: to the host, made once for each direction.
     sweep: the one that the last step launched, None if it launched none.
 
     Raises torch.OutOfMemoryError or MemoryError where the pages have no room, ValueError for another lookahead.
@@ -68,7 +79,12 @@ class Engine:
         graphs: bool = True,
         watermark: Watermark = DEFAULT_WATERMARK,
         kv_dtype: torch.dtype | None = None,
+        device_pages: int | None = None,
+        slot_pages: int | None = None,
+        link: Callable[[torch.device], Link] = link_to,
     ) -> None:
+        if device_pages is not None and not 0 <= device_pages <= pages:
+            raise ValueError(f"device_pages must be from 0 to {pages}, not {device_pages}")
         if lookahead not in (None, 0, 1):
             raise ValueError(
                 f"lookahead must be 0 or 1, not {lookahead}: the sampler takes sequences up again from tokens that the host has read"
@@ -78,7 +94,10 @@ class Engine:
         self.seats = seats
         self.sweep_tokens = sweep_tokens
         self.admission: Admission = admission or Continuous()
-        self.prefix_caching = prefix_caching
+        self.device_pages = pages if device_pages is None else device_pages
+        # A page that two read would have to be in both their slots, as new as either writes it.
+        self.prefix_caching = prefix_caching and self.device_pages == pages
+        self._slot_pages, self._link = slot_pages, link
         self.lookahead = (1 if model.device.type == "cuda" else 0) if lookahead is None else lookahead
         self.graphs = graphs
         self.watermark = watermark
@@ -93,7 +112,7 @@ class Engine:
             self.admission,
             max_batch=seats,
             sweep_tokens=sweep_tokens,
-            prefix_caching=prefix_caching,
+            prefix_caching=self.prefix_caching,
             salt=self.salt,
         )
         self._runner: Runner | None = None
@@ -102,7 +121,7 @@ class Engine:
     @property
     def page_bytes(self) -> int:
         """Bytes of a page over all layers."""
-        return PagedCache.page_bytes(self.model.spec, self.kv_dtype, self.page_size)
+        return PagedCache.page_bytes(self.model.local, self.kv_dtype, self.page_size)
 
     @property
     def pages(self) -> int:
@@ -113,6 +132,12 @@ class Engine:
     def pages_peak(self) -> int:
         """The most pages that were in use at once since `reset_peak`."""
         return self.scheduler.pool.peak_in_use
+
+    @property
+    def page_traffic_bytes(self) -> tuple[int, int]:
+        """Bytes of pages that came to the device and that went back to the host since the cache was taken."""
+        traffic = None if self._runner is None else self._runner.traffic
+        return (0, 0) if traffic is None else (traffic.bytes_in, traffic.bytes_out)
 
     @property
     def cache(self) -> PagedCache:
@@ -174,6 +199,8 @@ class Engine:
     def close(self) -> None:
         """Drops every request and gives the memory of pages and graphs back; the next step takes it again."""
         self.clear()
+        if self._runner is not None:
+            self._runner.close()
         self._runner = None
         if self.model.device.type == "cuda":
             # To the driver: what the allocator keeps it may hand out in small parts, and so large a piece is not had back then.
@@ -205,7 +232,11 @@ class Engine:
         with self._all_or_nothing():
             self._flights.append(self._running.launch(self.sweep))
             if len(self._flights) > self.lookahead:
-                self._flights.popleft().read()
+                self._read(self._flights.popleft())
+
+    def everywhere(self, function: Callable[..., T], *arguments: Any) -> T:
+        """function(engine, *arguments), of a function that a module defines, on every rank of the model; what it gives on this one."""
+        return function(self, *arguments)
 
     def drain(self) -> list[Emission]:
         """Reads all that has been launched, and launches nothing. Raises as `step` does."""
@@ -237,13 +268,32 @@ class Engine:
     def _running(self) -> Runner:
         if self._runner is None:
             stride = min(self.pages, -(-self._longest // self.page_size))
-            cache = PagedCache(self.model.spec, self.pages, self.page_size, self.model.device, self.kv_dtype)
-            self._runner = Runner(self.model, cache, seats=self.seats, stride=stride, graphs=self.graphs, watermark=self.watermark)
+            cache = self._cache(stride)
+            traffic = PageTraffic(cache, *map(self._link, [self.model.device] * 2)) if isinstance(cache, TieredCache) else None
+            graphs = self.graphs and not hides_launches(self.model.residency)
+            self._runner = Runner(
+                self.model,
+                cache,
+                seats=self.seats,
+                stride=stride,
+                graphs=graphs,
+                watermark=self.watermark,
+                traffic=traffic,
+                grouped=not isinstance(self.admission, Continuous),
+            )
         return self._runner
+
+    def _cache(self, stride: int) -> PagedCache:
+        spec, device = self.model.local, self.model.device
+        if self.device_pages == self.pages:
+            return PagedCache(spec, self.pages, self.page_size, device, self.kv_dtype)
+        elsewhere = self.pages - self.device_pages
+        slot = self._slot_pages or slot_pages_for(spec, self.kv_dtype, self.page_size, longest=min(stride, elsewhere), elsewhere=elsewhere)
+        return TieredCache(spec, self.pages, self.device_pages, self.page_size, device, self.kv_dtype, slot_pages=slot)
 
     def _land(self, flight: Flight) -> Emissions:
         """Reads a sweep: the tokens of the sequences that still want them."""
-        tokens = flight.read()
+        tokens = self._read(flight)
         for scores in flight.scores:
             if not scores.sequence.ended:
                 self._scores.setdefault(scores.sequence.request.id, []).extend(scores.logprobs.tolist())
@@ -258,6 +308,10 @@ class Engine:
         scored = [self._scored(sequence) if sequence.request.params.prompt_logprobs else None for sequence in sequences]
         reasons = self.scheduler.take_all(sequences, token_ids)
         return Emissions([sequence.request.id for sequence in sequences], token_ids, logprobs, tops, scored, reasons)
+
+    def _read(self, flight: Flight) -> Tokens:
+        """Its tokens. Waits until they are there."""
+        return flight.read()
 
     def _scored(self, sequence: Sequence) -> tuple[float | None, ...] | None:
         """What goes out with the first token of a sequence."""

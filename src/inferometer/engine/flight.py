@@ -23,19 +23,33 @@ class Scores:
 class Flight:
     """What a sweep will have brought: a token for each of `sampled`, and scores of prompt tokens.
 
-    fetched: None if no sequence samples in the sweep. arrived: recorded behind the copies of the scores, None where nothing is under way.
+    fetched: a copy for each of the passes whose sequences sample, one after another; empty if none do. arrived: recorded behind the
+    copies of the scores, None where nothing is under way.
     """
 
     sampled: tuple[Sequence, ...]
-    fetched: Fetched | None
+    fetched: tuple[Fetched, ...]
     scores: tuple[Scores, ...]
     arrived: torch.cuda.Event | None
+
+    @property
+    def arrivals(self) -> tuple[torch.cuda.Event, ...]:
+        """What is recorded behind all that is under way from a device."""
+        return tuple(event for event in (self.arrived, *(part.arrived for part in self.fetched)) if event is not None)
 
     def read(self) -> Tokens:
         """The tokens. Waits until they are there, and for nothing that was launched after them."""
         if self.arrived is not None:
             self.arrived.synchronize()
-        return self.fetched.read() if self.fetched is not None else Tokens([], [], [])
+        if len(self.fetched) == 1:
+            return self.fetched[0].read()
+        tokens = Tokens([], [], [])
+        for part in self.fetched:
+            token_ids, logprobs, tops = part.read()
+            tokens.token_ids.extend(token_ids)
+            tokens.logprobs.extend(logprobs)
+            tokens.tops.extend(tops)
+        return tokens
 
 
 def fetch_scores(sequence: Sequence, logprobs: Tensor) -> Scores:

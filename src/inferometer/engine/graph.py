@@ -25,7 +25,7 @@ class Graph:
             return
         graph = torch.cuda.CUDAGraph()
         current = torch.cuda.current_stream(device)
-        recording = _recording_stream(device)
+        recording = recording_stream(device)
         recording.wait_stream(current)
         with torch.cuda.stream(recording):
             # Relaxed: the allocators may ask about events of work that is still under way, which recording would else forbid.
@@ -43,7 +43,7 @@ class Graph:
 
 
 @lru_cache
-def _recording_stream(device: torch.device) -> torch.cuda.Stream:
+def recording_stream(device: torch.device) -> torch.cuda.Stream:
     """One for all graphs of a device: matrix libraries keep a workspace for every stream that they have seen."""
     stream: Any = torch.cuda.Stream
     made: torch.cuda.Stream = stream(device)

@@ -2,48 +2,55 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
+from functools import cached_property, partial
 from math import inf
 from numbers import Real
-from operator import index
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import torch
 
-from inferometer.engine.device import resolve_device, resolve_dtype, resolve_kv_dtype, resolve_numerics
-from inferometer.engine.engine import PAGE_SIZE, SEATS, SWEEP_TOKENS, Engine
-from inferometer.engine.memory import check_weights, page_budget
+from inferometer.engine.device import resolve_dtype, resolve_kv_dtype, resolve_numerics, synchronise
+from inferometer.engine.engine import PAGE_SIZE, SEATS, Engine
+from inferometer.engine.loaded_part import DeviceLimits, load_part
+from inferometer.engine.page_room import PageRoom
+from inferometer.engine.parallel.leader import Leader
+from inferometer.engine.parallel.placement import rank_device
+from inferometer.engine.parallel.rank_engine import LeadingEngine
+from inferometer.engine.parallel.ranks import Ranks
+from inferometer.engine.parallel.start import end_ranks, local_ranks, ranks_of, share_threads
+from inferometer.engine.parallel.wire import RANKS, Call, Forget
 from inferometer.engine.pooling import Pooling, pool, read_pooling
-from inferometer.engine.sampler import check
+from inferometer.engine.prompt_reader import PromptReader, Prompts
+from inferometer.engine.residency.storage import Storage
+from inferometer.engine.residency.streamed import StreamedLayers
+from inferometer.engine.room_beside import RoomBeside
+from inferometer.engine.streamed_sweeps import over_the_link, sweep_tokens_for, tokens_beside_the_link
 from inferometer.engine.text_stream import TextStream
 from inferometer.engine.tuning import tune
 from inferometer.errors import UserError
 from inferometer.model.description import describe, with_weights
-from inferometer.model.families import family
 from inferometer.model.quantisation import check_quantize, read_quantisation, resolve_quantize
+from inferometer.model.shard import check_shards
 from inferometer.nn.batch import paged_prompt, prompt_batch
 from inferometer.nn.cache import PagedCache
-from inferometer.nn.formats.layout import QuantLayout, layouts
-from inferometer.nn.formats.stored import QuantisedSource, stored_layouts
-from inferometer.nn.load import load, open_source
-from inferometer.nn.names import fitted
 from inferometer.nn.numerics import Numerics
-from inferometer.nn.transformer import Transformer
 from inferometer.schedule.admission import admission as admission_of
 from inferometer.schedule.completion import Completion, StreamedToken
 from inferometer.schedule.emission import Emission
-from inferometer.schedule.request import Request, request_seed
+from inferometer.schedule.request import Request
 from inferometer.schedule.sampling import SEEDS, SamplingParams
 from inferometer.text.load import load_tokenizer
 
 if TYPE_CHECKING:
     import numpy
 
-Prompts = str | Sequence[str] | Sequence[Sequence[int]]
+T = TypeVar("T")
 
 
 class LLM:
@@ -56,9 +63,16 @@ class LLM:
     quantize: the format that the layers' matrices are rounded to as they are read: int8, w8a8, int4-g32, int4-g64 (also int4), int4-g128,
     each of these with -sym, or fp8; None for as they are stored. "gptq" and "awq" say that they are stored so.
     kv_dtype: of the KV cache: "auto" for the activations' own, or "fp8" or "int8" with a scale for each head of each page.
+    tensor_parallel: ranks that share the model, each on a GPU of its own (any number on a CPU), in processes that are started with it and
+    end with it; all that torchrun has started, where that has started this one, and rank 0 goes on while the others follow. Or `ranks` of
+    another LLM, to share its processes.
     admission: which requests enter at which sweep: "continuous" (as room comes free), "zigzag" (a block of num_groups groups of
     group_size requests enters and leaves together), "diagonal" (a group enters at every sweep), "row" (one group at a time). All give
     the same tokens.
+    offload: "weights" or "weights:FRACTION": that share of the layers' bytes comes to the device for as long as a layer runs; "pages": the
+    KV cache lies in the host's memory, and comes as well; both with a comma between. percent:
+    instead, FlexGen's six numbers: percent of weights on the GPU and the host (the rest is on the disk), of the cache, of activations.
+    host_memory: GiB of the host that these may take. disk: a folder for the weights that it has no room for.
     gpu_memory: GiB that weights, cache and activations may take together on the GPU (on the CPU: the cache); None for
     memory_fraction of the device. deterministic: every prompt gets the same tokens, and log-probabilities equal to the bit, alone and in
     any company, on one machine with one number of threads; slower. seed: of dummy weights and of requests that bring none.
@@ -76,14 +90,21 @@ class LLM:
         tokenizer: str | Path | None = None,
         quantize: str | None = None,
         kv_dtype: str = "auto",
+        tensor_parallel: int | Ranks = 1,
         admission: str = "continuous",
         group_size: int | None = None,
         num_groups: int | None = None,
+        offload: str | None = None,
+        percent: str | Sequence[int] | None = None,
+        host_memory: float | None = None,
+        disk: str | Path | None = None,
         gpu_memory: float | None = None,
         memory_fraction: float = 0.9,
         deterministic: bool = False,
         seed: int = 0,
     ) -> None:
+        # What other ranks make theirs of. Text is rank 0's alone.
+        settings = {name: value for name, value in locals().items() if name not in ("self", "tensor_parallel", "tokenizer")}
         if gpu_memory is not None and not (_is_number(gpu_memory) and 0 < gpu_memory < inf):
             raise UserError(f"gpu_memory must be a number of GiB above 0, not {gpu_memory!r}")
         if not (_is_number(memory_fraction) and 0 < memory_fraction <= 1):
@@ -93,36 +114,74 @@ class LLM:
         if not isinstance(deterministic, bool):
             raise UserError(f"deterministic must be True or False, not {deterministic!r}")
         self.admission = admission_of(admission, group_size, num_groups)
-        self.device = resolve_device(device)
+        self._storage = Storage.of(offload, percent, host_memory, disk)
+        local_rank, local_size = local_ranks(tensor_parallel)
+        size = tensor_parallel if isinstance(tensor_parallel, int) else tensor_parallel.size
+        if size > 1 and self._storage.offload.name is not None:
+            raise UserError("--offload and --percent are for one device; leave them out, or --tensor-parallel")
+        self.device = rank_device(device, local_rank, local_size)
         numerics = resolve_numerics(self.device, deterministic=deterministic)
         resolve_dtype(dtype, self.device, None)  # a wrong --dtype is told before any file is opened
         check_quantize(quantize)
         narrow = resolve_kv_dtype(kv_dtype, deterministic=deterministic)
+        if self._storage.offload.pages and narrow is not None:
+            raise UserError(f"--kv-dtype {kv_dtype} keeps all pages on the device; leave it out, or leave out --offload pages")
         described = describe(None if model is None else str(model), config_only=weights == "dummy", revision=revision)
         self.description = described if weights == "dummy" else with_weights(described, revision=revision)
-        self.weight_format = weights_in = resolve_quantize(quantize, read_quantisation(self.description.config, self.description.name))
-        with closing(open_source(self.description, weights=weights, seed=seed)) as source:
-            kind = family(self.description.spec.family)
-            self.spec = fitted(self.description.spec, source, kind)
-            self.dtype = resolve_dtype(dtype, self.device, source.dtype)
-            self.kv_dtype = self.dtype if narrow is None else narrow
-            quantised = None
-            if isinstance(source, QuantisedSource):
-                quantised = stored_layouts(self.spec, source, kind, self.device)
-            elif weights_in is not None:
-                quantised = layouts(self.spec, QuantLayout.of(weights_in, self.device))
-            check_weights(self.spec, self.device, self.dtype, weights_in)
-            self.model = Transformer(self.spec, self.device, self.dtype, numerics, quantised)
-            load(self.model, source, kind)
-        self.model.pack()
-        if tokenizer is None and weights == "dummy":
-            tokenizer = "byte"
-        self.tokenizer = load_tokenizer(self.description.path if tokenizer is None else tokenizer)
-        self.seed = seed
+        self.weight_format = resolve_quantize(quantize, read_quantisation(self.description.config, self.description.name))
         self._gpu_memory, self._memory_fraction = gpu_memory, memory_fraction
         self._engine: Engine | None = None
-        self._requests = 0
         self._inboxes: dict[int, deque[Emission]] = {}  # of the requests that an iterator waits for: one an iterator
+        self._hidden: torch.Tensor | None = None
+        if size > 1:
+            check_shards(self.description.spec, size)  # before anything is started
+        self.ranks = ranks = ranks_of(tensor_parallel)
+        self._name = RANKS  # under which other ranks hold theirs
+        self._end: Callable[[], object] | None = None
+        if isinstance(ranks, Leader):
+            self._lead(ranks, settings, (weights, dtype, numerics, narrow, seed), started=isinstance(tensor_parallel, int) and ranks.owned)
+        elif ranks.leads:
+            self._load(weights, dtype, numerics, narrow, seed)
+        if tokenizer is None and weights == "dummy":
+            tokenizer = "byte"
+        # Text is rank 0's alone.
+        self.tokenizer = load_tokenizer(self.description.path if tokenizer is None else tokenizer) if ranks.leads else None
+        if ranks.leads:
+            eos = self.description.eos_token_ids or (() if self.tokenizer is None else self.tokenizer.eos_token_ids)
+            self._reader = PromptReader(self.spec, self.tokenizer, tuple(eos))
+        self.seed = seed
+
+    def _lead(self, ranks: Leader, settings: dict[str, Any], loading: tuple[Any, ...], *, started: bool) -> None:
+        """Has the other ranks find the model, then all load it. started: whether they were for this model, and end with it."""
+        self._name = name = ranks.name()
+        if started:
+            self._end = weakref.finalize(self, partial(end_ranks, ranks, share_threads(self.device, ranks.local_size)))
+        else:
+            self._end = weakref.finalize(self, partial(ranks.tell, Forget(name)))
+        try:
+            ranks.ask(Call(RANKS, _following, (settings,), answered=True, keeps=name), lambda: None, last=started)
+            ranks.ask(Call(name, LLM._load, loading, answered=True), lambda: self._load(*loading), last=started)
+        except BaseException:
+            self._end()
+            raise
+
+    def _load(self, weights: Literal["auto", "dummy"], dtype: str, numerics: Numerics, narrow: torch.dtype | None, seed: int) -> None:
+        """This rank's part of the weights."""
+        limits = DeviceLimits(self._gpu_memory, self._memory_fraction)
+        part = load_part(
+            self.description,
+            self.weight_format,
+            self.device,
+            dtype,
+            numerics,
+            self.ranks,
+            self._storage,
+            limits,
+            weights=weights,
+            seed=seed,
+        )
+        self.spec, self.dtype, self.model = part.spec, part.dtype, part.model
+        self.kv_dtype = part.dtype if narrow is None else narrow
 
     @property
     def engine(self) -> Engine:
@@ -130,31 +189,85 @@ class LLM:
         if self.spec.encoder:
             raise UserError(f"{self.spec.name} is an encoder: it embeds text and does not generate; use a decoder model")
         if self._engine is None:
-            tune(self.model)  # before memory is measured and sweeps are recorded
-            pages = self.room(seats=SEATS, sweep_tokens=SWEEP_TOKENS)
-            self._engine = Engine(self.model, pages=pages, admission=self.admission, kv_dtype=self.kv_dtype)
+            self.tune()
+            sweep_tokens = sweep_tokens_for(self.prompts_beside, SEATS)
+            room = self.page_room(seats=SEATS, sweep_tokens=sweep_tokens)
+            self._engine = self.make_engine(
+                pages=room.pages,
+                device_pages=room.device,
+                sweep_tokens=sweep_tokens,
+                admission=over_the_link(self.admission, self.prompts_beside),
+            )
         return self._engine
 
+    @cached_property
+    def prompts_beside(self) -> int | None:
+        """Prompt tokens that the device computes while a sweep's weights come in; None where none come, or nobody knows."""
+        return tokens_beside_the_link(self.model, self.weight_format)
+
+    def page_room(self, *, seats: int, sweep_tokens: int, wanted: int | None = None, device: int | None = None) -> PageRoom:
+        """Pages that both sides have room for now, beside sweeps of so many sequences and tokens; no more than `wanted`.
+
+        device: what `room` said of them, if it has been asked. Warns where all wanted would fit on the device, though some are to be
+        elsewhere. Raises UserError if there is room for none.
+        """
+        device = self.room(seats=seats, sweep_tokens=sweep_tokens) if device is None else device
+        return self._beside.shared(device, seats=seats, wanted=wanted)
+
+    @property
+    def _beside(self) -> RoomBeside:
+        return RoomBeside(self.model, self.kv_dtype, self._storage, DeviceLimits(self._gpu_memory, self._memory_fraction))
+
+    def make_engine(self, *, pages: int, **settings: Any) -> Engine:
+        """An engine over this model, on every rank, with such pages and other settings of `Engine`; the cache is in the model's `kv_dtype`.
+
+        Raises what Engine raises.
+        """
+        settings = {"pages": pages, "kv_dtype": self.kv_dtype, **settings}
+        if isinstance(self.ranks, Leader):
+            return LeadingEngine(self.ranks, self._name, self.model, **settings)
+        return Engine(self.model, **settings)
+
+    def everywhere(self, function: Callable[..., T], *arguments: Any) -> T:
+        """function(llm, *arguments), of a function that a module defines, on every rank; what it gives on this one.
+
+        For whatever calls the model itself, in which all its ranks take part. Raises what the function does, and RanksError.
+        """
+        if isinstance(self.ranks, Leader):
+            return self.ranks.run(Call(self._name, function, arguments), lambda: function(self, *arguments))
+        return function(self, *arguments)
+
+    def synchronise(self) -> None:
+        """Waits until the device has done all that was asked of it. Raises RanksError."""
+        if isinstance(self.ranks, Leader) and self.device.type == "cuda":
+            event: Any = torch.cuda.Event  # untyped in torch
+            arrived = event()
+            arrived.record(torch.cuda.current_stream(self.device))
+            self.ranks.wait(arrived)
+        synchronise(self.device)
+
+    def tune(self) -> None:
+        """Has launches chosen, on a GPU by measuring; to be called before memory is measured and sweeps are recorded."""
+        self.everywhere(_tune)
+
     def room(self, *, seats: int, sweep_tokens: int) -> int:
-        """Pages of KV cache that the device has memory for now, beside sweeps of so many sequences and tokens.
+        """Pages of KV cache that the device has memory for now, beside sweeps of so many sequences and tokens: the fewest of all ranks.
 
         Raises UserError if there is memory for none.
         """
-        return page_budget(
-            self.model,
-            page_size=PAGE_SIZE,
-            seats=seats,
-            sweep_tokens=sweep_tokens,
-            fraction=self._memory_fraction,
-            limit_bytes=None if self._gpu_memory is None else int(self._gpu_memory * 2**30),
-            kv_dtype=self.kv_dtype,
-        )
+        if isinstance(self.ranks, Leader):
+            call = Call(self._name, LLM._room, (seats, sweep_tokens), answered=True)
+            own, others = self.ranks.ask(call, lambda: self._room(seats, sweep_tokens))
+            return min(own, *map(int, others))
+        return self._room(seats, sweep_tokens)
+
+    def _room(self, seats: int, sweep_tokens: int) -> int:
+        return self._beside.device_pages(seats, sweep_tokens)
 
     @property
     def context_limit(self) -> int | None:
         """Most tokens of one sequence: the positions the model has, or its sliding window if that is shorter."""
-        limits = [limit for limit in (self.spec.context_limit, self.spec.sliding_window) if limit is not None]
-        return min(limits, default=None)
+        return self._reader.context_limit
 
     @property
     def text_limit(self) -> int | None:
@@ -166,11 +279,18 @@ class LLM:
 
         prompts: a text, texts, or lists of token ids. params: for all, or one a prompt. Raises UserError for an impossible request.
         """
-        completions: dict[int, Completion] = {}
-        for stream, _, _, completion in self._run(self._checked(prompts, params)):
-            if completion is not None:
-                completions[stream.prompt] = completion
-        return [completions[index] for index in sorted(completions)]
+        return [completion for _, completion in sorted(self.completions(prompts, params), key=lambda ended: ended[0])]
+
+    def completions(
+        self, prompts: Prompts, params: SamplingParams | Sequence[SamplingParams] = SamplingParams()
+    ) -> Generator[tuple[int, Completion], None, None]:
+        """As `generate`, but yields each completion, behind the place of its prompt, as it ends. Checked and closed as `stream`."""
+        return self._completions(self._checked(prompts, params))
+
+    def check(self, prompt: str | Sequence[int], params: SamplingParams) -> list[int]:
+        """The token ids of a prompt that could run. Raises UserError for one that could not, before any runs."""
+        (request,) = self._checked([prompt], params)  # type: ignore[arg-type]  # a list of one of the two
+        return list(request.prompt_token_ids)
 
     def stream(
         self, prompts: Prompts, params: SamplingParams | Sequence[SamplingParams] = SamplingParams()
@@ -192,35 +312,39 @@ class LLM:
             raise UserError(f"{self.spec.name} is a decoder: it generates and does not encode; use an encoder such as all-minilm-l6-v2")
         how = pooling or read_pooling(self._folder, has_pooler=self.spec.pooler)
         limit = self._text_limit(how)
-        rows = [self._cut(ids, len(ids) if limit is None else limit) for ids in self._token_ids(texts)]
-        out = torch.empty(len(rows), self.spec.hidden)
-        order = sorted(range(len(rows)), key=lambda i: len(rows[i]))  # equal lengths side by side share one attention call
-        with torch.inference_mode():
-            # Attention without a cache is torch's, whose order of additions may differ with the batch.
-            together = 1 if self.model.numerics is Numerics.INVARIANT else 32
-            for start in range(0, len(order), together):
-                part = order[start : start + together]
-                batch = prompt_batch([rows[i] for i in part], self.device)
-                out[part] = pool(self.model, self.model.sweep(batch), batch, how).cpu()
-        return out.numpy()
+        rows = [self._reader.cut(ids, len(ids) if limit is None else limit) for ids in self._reader.token_ids(texts)]
+        return self.everywhere(_vectors, rows, how).numpy()
 
-    @torch.inference_mode()
     def hidden_states(self, token_ids: Sequence[int]) -> torch.Tensor:
-        """(tokens, hidden) on the device: what `model.logits` makes the distribution after each token of.
+        """(tokens, hidden) on the device: what `log_probabilities` makes the distribution after each token of.
 
         Through a KV cache of their own where that is in fewer bits than the activations.
         """
-        if self.kv_dtype == self.dtype:
-            return self.model.sweep(prompt_batch([token_ids], self.device))
-        pages = -(-len(token_ids) // PAGE_SIZE)
-        cache = PagedCache(self.spec, pages, PAGE_SIZE, self.device, self.kv_dtype)
-        return self.model.sweep(paged_prompt(token_ids, PAGE_SIZE, self.device), cache)
+        return self.everywhere(_hidden_states, tuple(token_ids))
 
-    def close(self) -> None:
-        """Drops all requests and frees the cache."""
+    def log_probabilities(self, start: int, stop: int) -> torch.Tensor:
+        """float32 (positions, vocabulary): of the next token, after tokens start to stop of the last `hidden_states`."""
+        return self.everywhere(_log_probabilities, start, stop)
+
+    def reorder(self, admission: str, group_size: int | None = None, num_groups: int | None = None) -> None:
+        """Drops all requests and runs what comes under another admission. Raises UserError for settings that mean nothing."""
+        order = admission_of(admission, group_size, num_groups)
         if self._engine is not None:
             self._engine.close()
             self._engine = None
+        self.admission = order
+
+    def close(self) -> None:
+        """Drops all requests and frees the cache. Weights that live elsewhere than on the device go with it, and so do the ranks that were
+        started for a model, or its part in them: such a model runs no longer."""
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+        self._hidden = None
+        if isinstance(self.model.residency, StreamedLayers):
+            self.model.residency.close()
+        if self._end is not None:
+            self._end()
 
     def __enter__(self) -> Self:
         return self
@@ -229,10 +353,19 @@ class LLM:
         self.close()
 
     def _checked(self, prompts: Prompts, params: SamplingParams | Sequence[SamplingParams]) -> list[Request]:
-        engine, requests = self.engine, self._build(prompts, params)  # in this order: an encoder is refused as such, not for its lengths
+        engine, requests = (
+            self.engine,
+            self._reader.requests(prompts, params, self.seed),
+        )  # in this order: an encoder is refused as such, not for its lengths
         for request in requests:
             engine.check(request)
         return requests
+
+    def _completions(self, requests: list[Request]) -> Generator[tuple[int, Completion], None, None]:
+        with closing(self._run(requests)) as tokens:
+            for stream, _, _, completion in tokens:
+                if completion is not None:
+                    yield stream.prompt, completion
 
     def _streamed(self, requests: list[Request]) -> Generator[StreamedToken, None, None]:
         with closing(self._run(requests)) as tokens:
@@ -276,74 +409,56 @@ class LLM:
         self._inboxes.pop(request_id, None)
         engine.abort(request_id)
 
-    def _build(self, prompts: Prompts, params: SamplingParams | Sequence[SamplingParams]) -> list[Request]:
-        rows = self._token_ids(prompts)
-        wanted = [params] * len(rows) if isinstance(params, SamplingParams) else params
-        if not isinstance(wanted, Sequence) or not all(isinstance(own, SamplingParams) for own in wanted):
-            raise UserError(f"params must be SamplingParams, or a list with one a prompt, not {type(params).__name__}")
-        if len(wanted) != len(rows):
-            raise UserError(f"{len(rows)} prompts but {len(wanted)} sampling parameters; give one for all or one a prompt")
-        eos = () if self.tokenizer is None else self.tokenizer.eos_token_ids
-        requests: list[Request] = []
-        for ids, own in zip(rows, wanted, strict=True):
-            check(own, self.spec.vocabulary)
-            if own.stop and self.tokenizer is None:
-                raise UserError(f"{self.spec.name} has no tokenizer, so stop strings cannot be matched; use stop_token_ids or --tokenizer")
-            kept = ids if own.truncate is None else ids[-own.truncate :]
-            self._require_room(len(kept), own.max_new_tokens)
-            seed = request_seed(self.seed, self._requests + len(requests)) if own.seed is None else own.seed
-            requests.append(Request(self._requests + len(requests), tuple(kept), own, seed, self.description.eos_token_ids or eos))
-        self._requests += len(requests)
-        return requests
-
-    def _require_room(self, prompt: int, new: int) -> None:
-        limit = self.context_limit
-        if limit is not None and prompt + new > limit:
-            what = "positions" if limit == self.spec.context_limit else "tokens of its sliding window"
-            raise UserError(
-                f"{prompt} prompt tokens and {new} new ones are more than the {limit} {what} of {self.spec.name}; "
-                "shorten the prompt or lower --max-new-tokens"
-            )
-
-    def _token_ids(self, prompts: Prompts) -> list[list[int]]:
-        if isinstance(prompts, str):
-            prompts = [prompts]
-        refusal = UserError("prompts are texts or lists of token ids, which are whole numbers; wrap a single prompt's ids in a list")
-        if not isinstance(prompts, Iterable):
-            raise refusal
-        rows = []
-        for prompt in prompts:
-            if isinstance(prompt, str):
-                if self.tokenizer is None:
-                    raise UserError(f"{self.spec.name} has no tokenizer; give token ids, or a tokenizer with --tokenizer PATH|byte")
-                ids = self.tokenizer.encode(prompt)
-            else:
-                try:
-                    ids = [index(token) for token in prompt]
-                except TypeError:  # no list, or no whole numbers in it
-                    raise refusal from None
-            if not ids:
-                raise UserError("a prompt has no tokens; give at least one")
-            wrong = next((token for token in ids if not 0 <= token < self.spec.vocabulary), None)
-            if wrong is not None:
-                raise UserError(f"token id {wrong} is outside the vocabulary of {self.spec.name}, 0 to {self.spec.vocabulary - 1}")
-            rows.append(ids)
-        return rows
-
     def _text_limit(self, how: Pooling) -> int | None:
         return min([limit for limit in (how.max_tokens, self.context_limit) if limit is not None], default=None)
-
-    def _cut(self, ids: list[int], length: int) -> list[int]:
-        """The first `length` tokens; a closing special token ([SEP]) stays the last one, as in training."""
-        if len(ids) <= length:
-            return ids
-        closing = self.tokenizer is not None and self.tokenizer.is_special(ids[-1])
-        return [*ids[: length - 1], ids[-1]] if closing else ids[:length]
 
     @property
     def _folder(self) -> Path | None:
         path = self.description.path
         return path if path is not None and path.is_dir() else None
+
+
+def _following(ranks: Ranks, settings: dict[str, Any]) -> LLM:
+    """Another rank's, which has found the model and loads its part when it is told to."""
+    return LLM(**settings, tensor_parallel=ranks)
+
+
+def _tune(llm: LLM) -> None:
+    tune(llm.model)
+
+
+@torch.inference_mode()
+def _vectors(llm: LLM, rows: list[list[int]], how: Pooling) -> torch.Tensor:
+    """float32 (rows, hidden) on the host."""
+    model = llm.model
+    out = torch.empty(len(rows), llm.spec.hidden)
+    order = sorted(range(len(rows)), key=lambda i: len(rows[i]))  # equal lengths side by side share one attention call
+    # Attention without a cache is torch's, whose order of additions may differ with the batch.
+    together = 1 if model.numerics is Numerics.INVARIANT else 32
+    for start in range(0, len(order), together):
+        part = order[start : start + together]
+        batch = prompt_batch([rows[i] for i in part], llm.device)
+        out[part] = pool(model, model.sweep(batch), batch, how).cpu()
+    return out
+
+
+@torch.inference_mode()
+def _hidden_states(llm: LLM, token_ids: Sequence[int]) -> torch.Tensor:
+    if llm.kv_dtype == llm.dtype:
+        states = llm.model.sweep(prompt_batch([token_ids], llm.device))
+    else:
+        pages = -(-len(token_ids) // PAGE_SIZE)
+        cache = PagedCache(llm.model.local, pages, PAGE_SIZE, llm.device, llm.kv_dtype)
+        states = llm.model.sweep(paged_prompt(token_ids, PAGE_SIZE, llm.device), cache)
+    llm._hidden = states
+    return states
+
+
+@torch.inference_mode()
+def _log_probabilities(llm: LLM, start: int, stop: int) -> torch.Tensor:
+    if llm._hidden is None:
+        raise RuntimeError("no text has been read whose next tokens could be likely")
+    return torch.log_softmax(llm.model.logits(llm._hidden[start:stop]).float(), -1)
 
 
 def _is_number(value: object) -> bool:

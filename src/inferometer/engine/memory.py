@@ -22,8 +22,12 @@ class WeightsTooLargeError(UserError, MemoryError):
     """The weights have no room; the message says how much they need and how much is free."""
 
 
-def check_weights(spec: ModelSpec, device: torch.device, dtype: torch.dtype, weights: WeightFormat | None = None) -> None:
+def check_weights(
+    spec: ModelSpec, device: torch.device, dtype: torch.dtype, weights: WeightFormat | None = None, *, shards: int = 1
+) -> None:
     """Raises WeightsTooLargeError where the host lacks the memory for the weights, in few bits if `weights` says so.
+
+    shards: ranks that the model is cut over, all of them on this host. Raises UserError where they do not divide it.
 
     The system grants a process more than there is and kills it when it writes there, so that nobody could say what happened. A GPU
     refuses by itself.
@@ -31,7 +35,8 @@ def check_weights(spec: ModelSpec, device: torch.device, dtype: torch.dtype, wei
     if device.type != "cpu":
         return
     name = str(dtype).removeprefix("torch.")
-    needed, free = resident_weight_bytes(spec, Formats(dtype=name, weights=weights)), free_host_bytes()
+    needed = shards * resident_weight_bytes(spec, Formats(dtype=name, weights=weights, shards=shards))
+    free = free_host_bytes()
     if needed > free:
         name = name if weights is None else weights.name
         raise WeightsTooLargeError(
@@ -57,11 +62,12 @@ def page_budget(
     there (--gpu-memory), weights included; on a CPU a cap on the pages. kv_dtype: of the pages, None for the model's.
     Raises UserError if there is room for none.
     """
-    spec, device = model.spec, model.device
+    spec, device = model.local, model.device
     if device.type == "cuda":
         left = _left_on_gpu(model, page_size, seats, sweep_tokens, fraction, limit_bytes, kv_dtype)
     else:
-        left = int(free_host_bytes() * fraction) - activation_bytes(spec, model.dtype, sweep_tokens)
+        # Ranks on a CPU share its memory.
+        left = int(free_host_bytes() * fraction) // model.collective.size - activation_bytes(spec, model.dtype, sweep_tokens)
         left = left if limit_bytes is None else min(left, limit_bytes)
     pages = left // PagedCache.page_bytes(spec, kv_dtype or model.dtype, page_size)
     if pages < 1:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from inferometer.engine.llm import LLM
 from inferometer.errors import UserError
-from inferometer.nn.transformer import Transformer
 
 CHUNK = 128
 """Positions whose distributions over the vocabulary exist at once, of both models."""
@@ -61,14 +60,11 @@ def quality(reference: LLM, other: LLM, tokens: Sequence[int], window: int, adva
 
 def _distributions(other: LLM, reference: LLM, part: Sequence[int], targets: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """float32 log-probabilities (positions, vocabulary) by both, and the tokens that came."""
-    ours, theirs = other.hidden_states(part)[:-1], reference.hidden_states(part)[:-1]
+    other.hidden_states(part)
+    reference.hidden_states(part)
     for start in range(0, len(targets), CHUNK):
-        rows = slice(start, start + CHUNK)
-        yield _log_probabilities(other.model, ours[rows]), _log_probabilities(reference.model, theirs[rows]), targets[rows]
-
-
-def _log_probabilities(model: Transformer, hidden: Tensor) -> Tensor:
-    return torch.log_softmax(model.logits(hidden).float(), -1)
+        stop = min(start + CHUNK, len(targets))
+        yield other.log_probabilities(start, stop), reference.log_probabilities(start, stop), targets[start:stop]
 
 
 def _compared(ours: Tensor, theirs: Tensor, wanted: Tensor) -> Tensor:

@@ -16,16 +16,21 @@ from inferometer.engine.cohort_rows import CohortRows
 from inferometer.engine.facts import Facts
 from inferometer.engine.flight import Flight, Scores, fetch_scores
 from inferometer.engine.graph import Graph
+from inferometer.engine.residency.brought_pages import BroughtPages, PageTraffic
 from inferometer.engine.sampled import Sampled
 from inferometer.engine.sampler import SamplingBatch, sample
 from inferometer.engine.sampling_plan import GREEDY
 from inferometer.engine.sampling_state import SamplingState
 from inferometer.engine.staging import Staged, pack, table_entries
-from inferometer.engine.sweep_graphs import SweepGraphs
+from inferometer.engine.sweep_graphs import FEW_TOKENS, PATIENCE, SweepGraphs, worth_recording
+from inferometer.engine.sweep_split import LayerClock, SweepSplit
 from inferometer.engine.watermark import Watermark
 from inferometer.kernels.support import usable
 from inferometer.kernels.token_rows import Places
+from inferometer.model.footprint import layer_weight_bytes
+from inferometer.model.formats import Formats
 from inferometer.nn.cache import PagedCache
+from inferometer.nn.chunk import Reach, chunks
 from inferometer.nn.transformer import Transformer
 from inferometer.nn.upload import upload
 from inferometer.schedule.sequence import Sequence
@@ -37,10 +42,24 @@ class Runner:
 
     seats: most sequences that run together. stride: most pages of one sequence. graphs: whether decode sweeps and their sampling are
     recorded as CUDA graphs, where the device can. watermark: of the requests that ask for one.
+    traffic: of the cache, if it has pages on the host. grouped: whether requests come in groups of equal size, so that sweeps with many
+    prompt tokens are of few sizes, which come again: those are recorded too, or run as two passes where that takes less.
     """
 
-    def __init__(self, model: Transformer, cache: PagedCache, *, seats: int, stride: int, graphs: bool, watermark: Watermark) -> None:
+    def __init__(
+        self,
+        model: Transformer,
+        cache: PagedCache,
+        *,
+        seats: int,
+        stride: int,
+        graphs: bool,
+        watermark: Watermark,
+        traffic: PageTraffic | None = None,
+        grouped: bool = False,
+    ) -> None:
         self.model = model
+        self.traffic = traffic
         self.cache = cache
         # One seat more than sequences: rows that only fill up a batch sit there.
         self._tokens = torch.zeros(seats + 1, dtype=torch.int64, device=model.device)
@@ -49,16 +68,30 @@ class Runner:
         self._decoding = self._rows(NOBODY)
         self._graphs: SweepGraphs | None = None
         self._samplers: SamplerGraphs | None = None
+        self._split: SweepSplit | None = None
         self._pool: Any = None
-        if graphs and usable(model.device):
+        if graphs and usable(model.device) and model.collective.recordable:
             self._pool = torch.cuda.graph_pool_handle()
-            self._graphs = SweepGraphs(model, cache, self._tokens, self._table, self._pool)
+            most, patience = FEW_TOKENS, 0
+            if grouped:
+                weights = layer_weight_bytes(model.local, Formats(dtype="float32")) // 4
+                most, patience = worth_recording(weights), PATIENCE
+                # Else weights would come in twice, and ranks might choose differently.
+                if model.resident and model.collective.size == 1:
+                    self._split = SweepSplit(LayerClock(model).seconds)
+            self._graphs = SweepGraphs(model, cache, self._tokens, self._table, self._pool, most_prompt_tokens=most, patience=patience)
             self._samplers = SamplerGraphs(model.device)
 
     @property
     def recorded(self) -> int:
         """Graphs of sweeps that there are."""
         return 0 if self._graphs is None else self._graphs.recorded
+
+    def close(self) -> None:
+        """Waits for copies that are under way: the memory of the cache may go then."""
+        if self.traffic is not None:
+            self.traffic.close()
+            self.traffic.cache.close()
 
     def clear(self) -> None:
         """Forgets all sequences."""
@@ -74,31 +107,90 @@ class Runner:
         # Single tokens before the rest: each kind is one launch of attention a layer.
         pieces = sorted(sweep.pieces, key=lambda share: share.count > 1)
         prompts = Facts.of(pieces, self.cache.page_size)
-        if self._graphs is not None and self._graphs.serves(len(decoding), pieces):
-            return self._replay(decoding, prompts, pieces, self._graphs)
-        facts = decoding.followed_by(prompts)
+        brought = None if self.traffic is None else self._brought(decoding, pieces, self.traffic)
+        if brought is None and self._graphs is not None:
+            if self._divides(decoding, prompts):
+                return self._one_after_another(decoding, prompts, pieces, self._graphs)
+            if self._graphs.serves(len(decoding), pieces):
+                return self._replay(decoding, prompts, pieces, self._graphs)
+        staged, hidden = self._sweep(decoding.followed_by(prompts), apart=not pieces, brought=brought)
+        scores = tuple(self._scores(pieces, hidden[len(decoding) :]))
+        sequences, sampling = self._align(pieces)
+        if sampling is None:
+            return Flight((), (), scores, _arrival(scores))
+        sampled = self._choose(hidden.index_select(0, staged.last), sampling)
+        return self._finish(sequences, sampling, sampled, staged.sampled_seats, scores)
+
+    def _brought(self, decoding: Facts, pieces: Many[Share], traffic: PageTraffic) -> BroughtPages | None:
+        """The sweep's pages that come from the host; None if all are on the device."""
+        cache, size = traffic.cache, self.cache.page_size
+        reaches = [
+            Reach(sequence.pages[: -(-(start + 1) // size)], start, 1)
+            for sequence, start in zip(self._decoding.sequences, decoding.starts.tolist(), strict=True)
+        ]
+        reaches += [Reach(one.sequence.pages[: -(-(one.start + one.count) // size)], one.start, one.count) for one in pieces]
+        cut = chunks(reaches, resident=cache.resident, page_size=size, slot_pages=cache.slot_pages)
+        return traffic.begin(cut) if cut else None
+
+    def _sweep(self, facts: Facts, *, apart: bool, brought: BroughtPages | None = None) -> tuple[Staged, Tensor]:
+        """Launches a sweep kernel by kernel: what it was given, and hidden states (tokens, hidden)."""
         packed, shape = pack(facts, self.cache.page_size)
         staged = Staged.of(upload(packed, torch.uint8, self.model.device), shape)
         staged.entries(self._table).write()
         queries, contexts = tuple(facts.counts.tolist()), tuple(facts.contexts.tolist())
-        hidden = self.model.sweep(staged.batch(self._tokens, self._table, queries, contexts, apart=not pieces), self.cache)
-        scores = tuple(self._scores(pieces, hidden[len(decoding) :]))
+        batch = staged.batch(self._tokens, self._table, queries, contexts, apart=apart, brought=brought)
+        return staged, self.model.sweep(batch, self.cache)
+
+    def _divides(self, decoding: Facts, prompts: Facts) -> bool:
+        return self._split is not None and self._split.divides(int(prompts.counts.sum()), len(decoding))
+
+    def _one_after_another(self, decoding: Facts, prompts: Facts, pieces: Many[Share], graphs: SweepGraphs) -> Flight:
+        """Those that decode as a graph, then the prompts. In this order: prompts may have found pages that the others write to."""
+        nobody = Facts.of((), self.cache.page_size)
         sequences, batch = self._align(pieces)
-        if batch is None:
-            return Flight((), None, scores, _arrival(scores))
-        sampled = self._choose(hidden.index_select(0, staged.last), batch)
-        return self._finish(sequences, batch, sampled, staged.sampled_seats, scores)
+        assert batch is not None
+        entering = int(prompts.samples.sum())
+        if batch.plan().signature == GREEDY:
+            first = graphs.choose(decoding, nobody)
+            fetched, tokens = [first.fetch()], [first.token_ids.clone()]
+            scores: tuple[Scores, ...] = ()
+            if entering and graphs.serves(0, pieces):
+                self._enter_table(prompts)
+                second = graphs.choose(nobody, prompts)
+                fetched.append(second.fetch())
+                tokens.append(second.token_ids)
+            else:
+                staged, hidden = self._sweep(prompts, apart=False)
+                scores = tuple(self._scores(pieces, hidden))
+                if entering:
+                    second = self._choose(hidden.index_select(0, staged.last), batch)
+                    self._tokens.index_copy_(0, staged.sampled_seats, second.token_ids)
+                    fetched.append(second.fetch())
+                    tokens.append(second.token_ids)
+            batch.update(torch.cat(tokens))
+            return Flight(sequences, tuple(fetched), scores, _arrival(scores))
+        logits, seats = graphs.run(decoding, nobody)
+        logits, seats = logits[: len(decoding)], seats[: len(decoding)]
+        staged, hidden = self._sweep(prompts, apart=False)
+        if entering:
+            logits = torch.cat((logits, self.model.logits(hidden.index_select(0, staged.last))))
+            seats = torch.cat((seats, staged.sampled_seats))
+        return self._finish(sequences, batch, sample(logits, batch), seats, tuple(self._scores(pieces, hidden)))
+
+    def _enter_table(self, facts: Facts) -> None:
+        """Writes what the block table may not hold yet."""
+        seats, columns, pages = upload(table_entries(facts), torch.int64, self.model.device)
+        self._table[seats, columns] = pages.to(torch.int32)
 
     def _replay(self, decoding: Facts, prompts: Facts, pieces: Many[Share], graphs: SweepGraphs) -> Flight:
         if pieces:
-            seats, columns, pages = upload(table_entries(decoding.followed_by(prompts)), torch.int64, self.model.device)
-            self._table[seats, columns] = pages.to(torch.int32)
+            self._enter_table(decoding.followed_by(prompts))
         sequences, batch = self._align(pieces)
         if batch is not None and batch.plan().signature == GREEDY:
             return self._finish(sequences, batch, graphs.choose(decoding, prompts), None, ())
         logits, seats = graphs.run(decoding, prompts)
         if batch is None:
-            return Flight((), None, (), None)
+            return Flight((), (), (), None)
         captured = None
         if not pieces and self._samplers is not None:
             captured = self._samplers.sampler_for(logits.shape[0], batch.plan())
@@ -109,15 +201,17 @@ class Runner:
         return self._finish(sequences, batch, captured.sampled(len(sequences)), None, ())
 
     def _choose(self, hidden: Tensor, batch: SamplingBatch) -> Sampled:
-        """A token after each hidden state; without logits where nobody needs them."""
+        """A token after each hidden state, of all rows of the batch or, where all are greedy, of some; without logits, or this rank's
+        alone, where nobody needs them."""
         work, few = batch.plan(), self.model.few_tokens
-        if work.signature == GREEDY and few is not None:
-            return Sampled(*few.greedy(self.model.logits(hidden)), None, None, work.top_counts)
-        if work.signature != GREEDY or not usable(self.model.device):
+        alone, rows = self.model.collective.size == 1, hidden.shape[0]
+        if work.signature == GREEDY and few is not None and alone:
+            return Sampled(*few.greedy(self.model.logits(hidden)), None, None, (0,) * rows)
+        if work.signature != GREEDY or (alone and not (usable(self.model.device) or rows < len(batch))):
             return sample(self.model.logits(hidden), batch)
-        places = Places.on(self.model.device, len(batch))
+        places = Places.on(self.model.device, rows)
         self.model.choose(hidden, places)
-        return Sampled.at(places, len(batch))
+        return Sampled.at(places, rows)
 
     def _rows(self, cohort: Cohort) -> CohortRows:
         return CohortRows(cohort, self.cache.page_size, self._sampling.place)
@@ -145,7 +239,7 @@ class Runner:
         if seats is not None:
             self._tokens.index_copy_(0, seats, sampled.token_ids)
         batch.update(sampled.token_ids)
-        return Flight(sequences, fetched, scores, None)
+        return Flight(sequences, (fetched,), scores, None)
 
     def _scores(self, shares: Many[Share], hidden: Tensor) -> list[Scores]:
         """Starts what requests want to know of their prompts: at each position, how likely the next prompt token was.

@@ -11,6 +11,7 @@ from torch import Tensor
 from inferometer.engine.facts import Facts, Integers
 from inferometer.kernels.embed import Entries
 from inferometer.nn.batch import CachedRows, RaggedBatch
+from inferometer.nn.parts import Parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +70,17 @@ class Staged:
         *,
         apart: bool,
         entries: Entries | None = None,
+        brought: Parts | None = None,
     ) -> RaggedBatch:
-        """The sweep's batch. tokens: int64 (seats,), the newest token of every seat. table: int32 (seats, stride). apart, entries: as in
-        CachedRows."""
+        """The sweep's batch. tokens: int64 (seats,), the newest token of every seat. table: int32 (seats, stride). apart, entries, brought:
+        as in CachedRows."""
         return RaggedBatch(
             token_ids=self.token_ids,
             positions=self.positions,
             query_lengths=query_lengths,
             context_lengths=context_lengths,
             rotary_lengths=self.rotary_lengths,
-            rows=CachedRows(table, self.seats, self.contexts, self.starts, self.places, apart, entries),
+            rows=CachedRows(table, self.seats, self.contexts, self.starts, self.places, apart, entries, brought),
             newest=tokens,
         )
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from inferometer.engine.cut_graph import CutGraph
 from inferometer.engine.facts import Facts
 from inferometer.engine.graph import Graph
+from inferometer.engine.residency.streamed import StreamedLayers
 from inferometer.engine.sampled import Sampled
 from inferometer.engine.staging import Shape, Staged, pack_decode, pack_mixed
 from inferometer.kernels.token_rows import Places
@@ -24,8 +28,27 @@ SHORTEST_CONTEXT = 512
 PROMPTS = 8
 """The most prompts of a recorded sweep."""
 
-PROMPT_TOKENS = (64, 128, 256, 384, 512)
-"""Buckets of their tokens. Beyond the last the GPU is busy for longer than the host takes to launch kernel by kernel."""
+FEW_TOKENS = 512
+"""Prompt tokens up to which a sweep is recorded whatever the model, and runs as one pass."""
+
+PROMPT_TOKENS = (64, 128, 256, 384, 512, 640, 768, 896, 1024, 1280, 1536, 1792, 2048, 2560, 3072, 3584, 4096)
+"""Buckets of their tokens."""
+
+LAYER_FLOPS = 3e11
+"""Of matrix products a layer, beyond which a GPU is busy for longer than the host takes to launch the layer kernel by kernel: half a
+millisecond, as measured beside an H200."""
+
+PATIENCE = 32
+"""Where groups come and go: sweeps of a bucket that a larger one's graph serves before it gets its own. To record takes as long as some
+ten of them."""
+
+
+def worth_recording(layer_weights: int) -> int:
+    """The most prompt tokens for which sweeps are recorded, for a model whose layers have so many weights."""
+    return max(size for size in PROMPT_TOKENS if size <= FEW_TOKENS or 2 * size * layer_weights <= LAYER_FLOPS)
+
+
+Recorded = Graph | CutGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +82,27 @@ class SweepGraphs:
 
     tokens: int64 (seats,), each seat's newest token, the last seat idle. table: int32 (seats, stride). Rows and tokens are padded, and the
     longest context is rounded up, so that few graphs serve all batches. Graphs hold no memory but the inputs of their bucket and one
-    pool of temporaries that they share, since they never run at the same time.
+    pool of temporaries that they share, since they never run at the same time. most_prompt_tokens: of a sweep, as `worth_recording` says.
+    patience: see `_served_by`.
     """
 
-    def __init__(self, model: Transformer, cache: PagedCache, tokens: Tensor, table: Tensor, pool: Any) -> None:
+    def __init__(
+        self,
+        model: Transformer,
+        cache: PagedCache,
+        tokens: Tensor,
+        table: Tensor,
+        pool: Any,
+        *,
+        most_prompt_tokens: int = FEW_TOKENS,
+        patience: int = 0,
+    ) -> None:
+        self._most_prompt_tokens = most_prompt_tokens
+        self._patience = patience
+        self._met: Counter[Bucket] = Counter()
         self._model, self._cache, self._tokens, self._table, self._pool = model, cache, tokens, table, pool
         self._inputs: dict[Shape, Tensor] = {}
-        self._graphs: dict[Bucket, Graph | None] = {}
+        self._graphs: dict[Bucket, Recorded | None] = {}
         rows = rows_bucket(tokens.numel() - 1) + PROMPTS
         self._logits = model.logits_room(rows)
         self._places = Places.on(model.device, rows)
@@ -79,7 +116,7 @@ class SweepGraphs:
         """Whether there is a bucket for a sweep of so many sequences that decode and these shares of others."""
         if not prompts:
             return decoding > 0
-        if len(prompts) > PROMPTS or sum(share.count for share in prompts) > PROMPT_TOKENS[-1]:
+        if len(prompts) > PROMPTS or sum(share.count for share in prompts) > self._most_prompt_tokens:
             return False
         return not any(share.sequence.request.params.prompt_logprobs for share in prompts)  # those need more than the last logits
 
@@ -102,7 +139,7 @@ class SweepGraphs:
         return Sampled.at(self._places.first(shape.sampled), sampling)
 
     def _launch(self, decoding: Facts, prompts: Facts, *, greedy: bool) -> tuple[Shape, Staged]:
-        bucket = self._bucket(decoding, prompts, greedy=greedy)
+        bucket = self._served_by(self._bucket(decoding, prompts, greedy=greedy))
         idle, size = self._tokens.numel() - 1, self._cache.page_size
         if bucket.prompt_tokens:
             packed = pack_mixed(decoding, prompts, bucket.rows, bucket.prompt_tokens, PROMPTS, size, idle)
@@ -113,13 +150,19 @@ class SweepGraphs:
         staged = Staged.of(inputs, bucket.shape)
         graph = self._graphs.get(bucket)
         if graph is None and bucket in self._graphs:
-            graph = self._graphs[bucket] = Graph(lambda: self._sweep(staged, bucket), self._model.device, self._pool)
+            graph = self._graphs[bucket] = self._record(staged, bucket)
         if graph is None:
             self._graphs[bucket] = None  # once seen: everything it needs is compiled, and the next time it is worth recording
             self._sweep(staged, bucket)
         else:
             graph()
         return bucket.shape, staged
+
+    def _record(self, staged: Staged, bucket: Bucket) -> Recorded:
+        model, run = self._model, partial(self._sweep, staged, bucket)
+        if isinstance(model.residency, StreamedLayers):
+            return CutGraph(run, model, model.residency.placement.streamed_layers, model.device, self._pool)
+        return Graph(run, model.device, self._pool)
 
     def _bucket(self, decoding: Facts, prompts: Facts, *, greedy: bool) -> Bucket:
         most = self._table.shape[1] * self._cache.page_size
@@ -130,6 +173,28 @@ class SweepGraphs:
         rows = min(max(8, 1 << (len(decoding) - 1).bit_length()), rows_bucket(self._tokens.numel() - 1)) if len(decoding) else 0
         tokens = int(prompts.counts.sum())
         return Bucket(rows, next(size for size in PROMPT_TOKENS if size >= tokens), longest, greedy)
+
+    def _served_by(self, bucket: Bucket) -> Bucket:
+        """The bucket itself once it is recorded or has been met more often than `patience`, else the next larger one that is recorded and
+        costs little more.
+
+        Sweeps of groups that come and go one by one are of ever new sizes, each met once or twice.
+        """
+        if self._graphs.get(bucket) is not None:
+            return bucket
+        self._met[bucket] += 1
+        if self._met[bucket] > self._patience:
+            return bucket
+        most = max(8, 2 * bucket.rows, bucket.rows + bucket.prompt_tokens // 4)
+        larger = [
+            other
+            for other, graph in self._graphs.items()
+            if graph is not None
+            and (other.greedy, other.prompt_tokens) == (bucket.greedy, bucket.prompt_tokens)
+            and bucket.rows <= other.rows <= most
+            and bucket.longest <= other.longest
+        ]
+        return min(larger, key=lambda other: (other.rows, other.longest), default=bucket)
 
     def _sweep(self, staged: Staged, bucket: Bucket) -> None:
         contexts = (bucket.longest,) * bucket.rows

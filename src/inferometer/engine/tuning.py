@@ -46,19 +46,23 @@ def tune(model: Transformer, rows: Sequence[int] = BUCKETS, *, seconds: float = 
     cache, and what is measured is added to it. Runs kernels on the current stream and waits for them: to be called before sweeps
     are launched or recorded. Does nothing for other devices, in float32, for encoders, where numerics leave no choice, and where
     there is no memory for a step.
+
+    Of ranks that share a model rank 0 measures its part without the others, and all take its choices: a map that is copied to every rank
+    must add up in one order on all.
     """
     if model.numerics is Numerics.INVARIANT or not usable(model.device) or model.dtype not in DTYPES or model.head is None:
         return 0
-    deadline = time.monotonic() + seconds
+    # Where the link sets the time of a step no launch is worth measuring.
+    deadline = time.monotonic() + (seconds if model.resident else 0.0)
     maps: dict[Size, list[Linear | Head]] = defaultdict(list)
     for module in model.modules():
         if isinstance(module, Linear | Head):
             maps[_size(_weight(module, model))].append(module)
     path = choice_path(torch.cuda.get_device_name(model.device))
-    known = load_choices(path)
+    ranks, known = model.collective, load_choices(path)
     measured: dict[Shape, Choice] = {}
     dtype = str(model.dtype).removeprefix("torch.")
-    for count in sorted(set(rows) & set(BUCKETS)):
+    for count in sorted(set(rows) & set(BUCKETS)) if ranks.rank == 0 else ():
         shapes = {size: Shape(dtype, count, *size) for size in maps}
         launches = {size: candidates_for(count, _weight(modules[0], model)) for size, modules in maps.items()}
         start = {size: known[shape] if shape in known else next(iter(launches[size]), None) for size, shape in shapes.items()}
@@ -74,13 +78,13 @@ def tune(model: Transformer, rows: Sequence[int] = BUCKETS, *, seconds: float = 
         measured |= {shapes[size]: choice for size, choice in found.items()}
     if measured:
         save_choices(path, measured)
-    known |= measured
+    known, count_measured = ranks.broadcast((known | measured, len(measured)))
     for size, modules in maps.items():
         wanted = {count: Shape(dtype, count, *size) for count in rows}
         chosen = {count: known[shape] for count, shape in wanted.items() if shape in known}
         for module in modules:
             module.launches = chosen
-    return len(measured)
+    return count_measured
 
 
 def settled(

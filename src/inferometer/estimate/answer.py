@@ -233,7 +233,7 @@ class Estimate:
             "tensor_parallel": asked.formats.shards,
             "admission": asked.order or "continuous",
             "group_size": asked.workload.group,
-            "offload": f"weights:{asked.workload.streamed:g}" if asked.workload.streamed else None,
+            "offload": asked.offload.name,
             "batch_size": asked.workload.batch,
             "sequence_length": asked.workload.length,
             "decode_length": asked.workload.generated or None,

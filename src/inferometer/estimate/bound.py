@@ -55,7 +55,7 @@ def op_bound(op: Op, limits: Limits) -> tuple[Resource, float]:
     if op.collective_bytes:
         if limits.link is None:
             raise ValueError(f"{op.name} needs a link between the shards")
-        return "link", op.collective_bytes / limits.link.bandwidth_bytes_s
+        return "link", op.collective_bytes / (limits.link.copy_bytes_s or limits.link.bandwidth_bytes_s)
     compute, memory = _compute_s(op, limits), op.bytes_moved / limits.memory_bytes_s
     return ("compute", compute) if compute > memory else ("memory", memory)
 

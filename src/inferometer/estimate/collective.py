@@ -19,6 +19,19 @@ _ONE_SHOT_FLOOR_S = 4.5e-6
 # Reading from many devices at once carries half of what a ring does.
 _ONE_SHOT_SHARE = 0.5
 
+# This product's own, on two H200s with 18 links (benchmarks/measurements/collectives-h200.jsonl): a sum of one row with residual and norm
+# 4.0 us behind others of its kind and 4.4 us between two products, 8.5 us for 1 MiB. From about 4 MiB on the copy engines carry it: 64 MiB
+# alone in 176 us, and with meeting and adding up in 276 us. That products run meanwhile has gained nothing so far: a prefill of 8 x 1024
+# tokens by BLOOMZ-7B1 takes 339 us a sum of 64 MiB longer than half of what it takes on one, since the host launches every piece.
+# Of one word a sum takes 2.3 us. Shares are of what the wires carry.
+_PEER_FLOOR_S = 4.4e-6
+_WORD_S = 2.3e-6
+_PEER_SHARE = 0.51
+_COPY_BYTES = 4 << 20
+_COPY_SHARE = 0.85
+_COPIES_FLOOR_S = 96e-6
+_ADDED_SHARE = 0.72  # of what copies alone carry
+
 
 def all_reduce_s(payload_bytes: float, devices: int, link: Link, *, one_shot: bool) -> float:
     """Seconds for the sum of `payload_bytes` over `devices`. one_shot: the stack has kernels for small messages."""
@@ -30,6 +43,30 @@ def all_reduce_s(payload_bytes: float, devices: int, link: Link, *, one_shot: bo
     # From more devices at once, each read gets a smaller part of what the links carry together.
     one_shot_s = _ONE_SHOT_FLOOR_S + math.sqrt(devices - 1) * payload_bytes / (bandwidth * _ONE_SHOT_SHARE)
     return min(ring, one_shot_s)
+
+
+def reaches(link: Link) -> bool:
+    """Whether devices write into each other's memory over it."""
+    return link.topology != "host"
+
+
+def peer_sum_s(payload_bytes: float, devices: int, link: Link) -> float:
+    """Seconds that a sum of `payload_bytes` over `devices` adds, where each writes its part into all others' memory, norms included.
+
+    Among more than two devices a ring may be sooner done with a large one.
+    """
+    copies = link.copy_bytes_s or link.bandwidth_bytes_s * _COPY_SHARE
+    floor = _PEER_FLOOR_S + (0.0 if link.word_s is None else link.word_s - _WORD_S)
+
+    def at_once(sent: float) -> float:
+        return floor + (devices - 1) * sent / (copies * _PEER_SHARE / _COPY_SHARE)
+
+    if payload_bytes <= _COPY_BYTES:
+        return at_once(payload_bytes)
+    added = _COPIES_FLOOR_S + (devices - 1) * payload_bytes / (copies * _ADDED_SHARE)
+    if devices > 2:
+        added = min(added, all_reduce_s(payload_bytes, devices, link, one_shot=False))
+    return max(at_once(_COPY_BYTES), added)
 
 
 def gather_s(sent_bytes: float, devices: int, link: Link) -> float:

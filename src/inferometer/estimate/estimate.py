@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal
 
 from inferometer.estimate.answer import PHASES, Estimate, Phase, PhaseEstimate
+from inferometer.estimate.beside_link import prompt_tokens
 from inferometer.estimate.bound import mean_bound
 from inferometer.estimate.cost import mean_cost
 from inferometer.estimate.deployment import Deployment
 from inferometer.estimate.fit import fit
-from inferometer.estimate.groups import HOST_SHARE, GroupRun
+from inferometer.estimate.groups import GroupRun
+from inferometer.estimate.host_stream import HostStream
 from inferometer.estimate.limits import limits
 from inferometer.estimate.memory import Memory, is_cpu, memory
 from inferometer.estimate.power import power
@@ -19,9 +22,10 @@ from inferometer.estimate.request import Request, resolve
 from inferometer.estimate.run import Total, forward_step, prefill_step
 from inferometer.hardware.calibration import Calibration
 from inferometer.hardware.device import DeviceSpec
-from inferometer.hardware.links import host_link
 from inferometer.model.description import ModelDescription
 from inferometer.model.footprint import layer_weight_bytes
+from inferometer.model.formats import kv_bytes_per_token
+from inferometer.model.placement import share
 from inferometer.model.spec import ModelSpec
 from inferometer.model.step import Share, Step, decode_equal
 
@@ -47,6 +51,7 @@ def estimate(
     parallel: str = "tensor",
     admission: str | None = None,
     group_size: int | None = None,
+    num_groups: int | None = None,
     offload: str | None = None,
     mixed_tokens: int | None = None,
     calibration: Calibration | Literal["auto"] | None = "auto",
@@ -56,8 +61,9 @@ def estimate(
     A batch of `batch_size` prompts of `sequence_length` tokens, each continued by `decode_length`; with `forward_only` (always, for
     an encoder) one pass with logits at all positions, and with `loss` their cross-entropy. `calibration` "auto" is what was measured
     on this machine, if it has the device. `parallel` says how `tensor_parallel` (or, with another way, `gpus`) devices share the model.
-    `admission` zigzag, diagonal or row runs the batch in groups of `group_size`; `offload` "weights:FRACTION" brings that share of the
-    layers' weights over the host link in every sweep. `mixed_tokens` also prices a decode step beside so many prompt tokens.
+    `admission` zigzag, diagonal or row runs the batch in groups of `group_size`, `num_groups` of them at a time; `offload`
+    "weights:FRACTION" brings that share of the layers' weights over the host link in every sweep, and "pages" the keys and values.
+    `mixed_tokens` also prices a decode step beside so many prompt tokens.
     A model that does not fit is priced all the same; `fits`, `short_by_bytes` and `remedy` say so.
     Raises UserError, one line that names the option and the remedy, for a name that is unknown and a request that contradicts itself.
     """
@@ -79,27 +85,32 @@ def estimate(
         parallel=parallel,
         admission=admission,
         group_size=group_size,
+        num_groups=num_groups,
         offload=offload,
         mixed_tokens=mixed_tokens,
         calibration=calibration,
     )
     where = deployment(request)
-    phases = {phase: _phase(where, steps) for phase, steps in phase_steps(request, where).items()}
+    stream = host_stream(request)
+    phases = {phase: _phase(request, where, stream, steps) for phase, steps in phase_steps(request, where).items()}
     needed = memory_of(request)
     return Estimate(
         request=request,
         phases=phases,
         memory=needed,
         fit=fit(request, needed),
-        total=_total(request, where, phases),
-        mixed=None if request.mixed_tokens is None else _phase(where, (_mixed(request, request.mixed_tokens),)),
+        total=_total(request, where, stream, phases),
+        mixed=None if request.mixed_tokens is None else _phase(request, where, stream, (_mixed(request, request.mixed_tokens),)),
         limits=where.limits,
     )
 
 
 def memory_of(request: Request) -> Memory:
     """What the request needs of each device, without pricing its time."""
-    return memory(request.spec, request.formats, request.stack, request.workload, cpu=is_cpu(request.device), layout=request.layout)
+    asked = request.workload
+    if request.num_groups is not None and asked.group is not None:
+        asked = replace(asked, batch=min(asked.batch, request.num_groups * asked.group))
+    return memory(request.spec, request.formats, request.stack, asked, cpu=is_cpu(request.device), layout=request.layout)
 
 
 def deployment(request: Request) -> Deployment:
@@ -135,16 +146,48 @@ def _mixed(request: Request, tokens: int) -> Step:
     return Step(shares=(Share(tokens), Share(1, asked.length + asked.generated // 2, asked.batch)))
 
 
-def _phase(where: Deployment, steps: tuple[Step, ...]) -> PhaseEstimate:
-    return PhaseEstimate(cost=mean_cost([where.cost(step) for step in steps]), bound=mean_bound(tuple(where.bound(step) for step in steps)))
+def host_stream(request: Request) -> HostStream | None:
+    """What comes over the host link in every sweep; None where all is resident."""
+    spec, formats, asked = request.spec, request.formats, request.offload
+    layers = spec.layers * layer_weight_bytes(spec, formats)
+    return HostStream.of(
+        request.device,
+        request.calibration,
+        weight_bytes=share(layers, asked.weights),
+        token_bytes=asked.pages * kv_bytes_per_token(spec, formats),
+    )
 
 
-def _total(request: Request, where: Deployment, phases: Mapping[Phase, PhaseEstimate]) -> Total | None:
+def _phase(request: Request, where: Deployment, stream: HostStream | None, steps: tuple[Step, ...]) -> PhaseEstimate:
+    costs, bounds = [where.cost(step) for step in steps], [where.bound(step) for step in steps]
+    if stream is not None:
+        static = None if where.power is None else where.power.static_w
+        passes = [_passes(request, where, stream, step) for step in steps]
+        costs = [stream.cost(cost, step, count, static) for cost, step, count in zip(costs, steps, passes, strict=True)]
+        # The least passes are one: a sweep of all tokens.
+        bounds = [stream.bound(each, step, 1) for each, step in zip(bounds, steps, strict=True)]
+    return PhaseEstimate(cost=mean_cost(costs), bound=mean_bound(tuple(bounds)))
+
+
+def _passes(request: Request, where: Deployment, stream: HostStream, step: Step) -> int:
+    """Sweeps that the step's tokens take: the weights come with each."""
+    most = _sweep_tokens(where, stream)
+    prompts = sum(share.queries * share.count for share in step.shares if share.queries > 1)
+    return 1 if most is None or not request.workload.generated else max(1, -(-prompts // most))
+
+
+def _sweep_tokens(where: Deployment, stream: HostStream | None) -> int | None:
+    """Prompt tokens of a sweep, more where as many run while its weights come; None for stacks that run any number at once."""
+    most = where.stack.sweep_tokens
+    if most is None or stream is None or not stream.weight_bytes:
+        return most
+    return max(most, prompt_tokens(where, stream.weight_bytes, stream.bytes_s))
+
+
+def _total(request: Request, where: Deployment, stream: HostStream | None, phases: Mapping[Phase, PhaseEstimate]) -> Total | None:
     asked = request.workload
     if not asked.generated:
         return None
-    streamed = request.workload.streamed * request.spec.layers * layer_weight_bytes(request.spec, request.formats)
-    host = host_link(request.device) if request.workload.streamed else None
     if request.order is not None:
         assert asked.group is not None, "groups have a size"
         return GroupRun(
@@ -154,14 +197,14 @@ def _total(request: Request, where: Deployment, phases: Mapping[Phase, PhaseEsti
             size=asked.together,
             length=asked.length,
             generated=asked.generated,
-            streamed_bytes=streamed,
-            host_bytes_s=None if host is None else host.bandwidth_bytes_s * HOST_SHARE,
+            most=request.num_groups,
+            stream=stream,
+            sweep_tokens=_sweep_tokens(where, stream),
         ).total()
-    coming = 0.0 if host is None else streamed / (host.bandwidth_bytes_s * HOST_SHARE)
     seconds, joules = where.stack.request_s, 0.0
     for phase, each in phases.items():
         count = asked.generated - 1 if phase == "decode_token_ms" else 1
-        seconds += count * max(each.cost.ms / 1e3, coming)
+        seconds += count * each.cost.ms / 1e3
         drawn = each.cost.joules(where.devices)
         if drawn is None:
             joules = math.nan

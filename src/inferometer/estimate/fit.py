@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from inferometer.errors import UserError
 from inferometer.estimate.memory import Memory, is_cpu, largest_batch, largest_context, memory
 from inferometer.estimate.request import Request
-from inferometer.model.formats import Formats, check_shards, weight_format
+from inferometer.model.formats import Formats, weight_format
+from inferometer.model.shard import check_shards
 
 _SMALLER_WEIGHTS = ("int8", "int4-g64")
 _SHARDS = (2, 4, 8, 16)

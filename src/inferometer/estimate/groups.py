@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from inferometer.estimate.beside_link import prompt_tokens
 from inferometer.estimate.cost import Cost
 from inferometer.estimate.deployment import Deployment
+from inferometer.estimate.host_stream import HostStream
 from inferometer.estimate.run import Total
 from inferometer.model.step import Share, Step, decode_equal, prefill
 
 Order = Literal["zigzag", "diagonal", "row"]
-
-# Of a host link's wire rate, copies from pinned memory: 25 to 26 of 31.5 GB/s over PCIe 4, 52 to 55 of 63 over PCIe 5.
-HOST_SHARE = 0.82
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,29 +27,46 @@ class Sweep:
     decoding: int
 
 
-def sweeps(order: Order, groups: int, generated: int) -> tuple[Sweep, ...]:
+def sweeps(order: Order, groups: int, generated: int, most: int | None = None, together: int = 1) -> tuple[Sweep, ...]:
     """The passes of a run.
 
-    zigzag: all groups of a block enter together, then decode together. diagonal: one group enters a sweep and leaves `generated` sweeps
-    later. row: one group after another, each alone.
+    zigzag: all groups of a block enter together, then decode together. diagonal: a group enters a sweep and leaves `generated` sweeps
+    later; at most `most` are in flight, and `together` enter at once where prompts run beside weights that come. row: one group after
+    another, each alone.
     """
     if order == "zigzag":
         found = [Sweep(1, groups, 0), Sweep(generated - 1, 0, groups)]
     elif order == "row":
         found = [Sweep(groups, 1, 0), Sweep(groups * (generated - 1), 0, 1)]
     else:
-        found = []
-        for sweep in range(groups + generated - 1):
-            decoding = min(sweep, groups) - max(0, sweep - generated + 1)
-            found.append(Sweep(1, int(sweep < groups), max(0, decoding)))
+        found = _diagonal(groups, generated, groups if most is None else most, together)
     return tuple(each for each in found if each.count)
+
+
+def _diagonal(groups: int, generated: int, most: int, together: int) -> list[Sweep]:
+    found: list[Sweep] = []
+    inside: deque[int] = deque()  # groups that entered in each of the sweeps before, the oldest first
+    left = groups
+    while left or any(inside):
+        decoding = sum(inside)
+        entering = min(left, together, max(0, most - decoding))
+        left -= entering
+        if found and (found[-1].entering, found[-1].decoding) == (entering, decoding):
+            found[-1] = Sweep(found[-1].count + 1, entering, decoding)
+        else:
+            found.append(Sweep(1, entering, decoding))
+        inside.append(entering)
+        if len(inside) == generated:
+            inside.popleft()
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupRun:
     """Groups of `size` sequences, each of `length` prompt tokens and `generated` new ones.
 
-    streamed_bytes: weights that come over the host link in every sweep, host_bytes_s how fast. None is resident.
+    most: groups in flight, None for all. stream: what comes over the host link in every sweep; None is resident. sweep_tokens: prompt
+    tokens of a pass.
     """
 
     deployment: Deployment
@@ -58,20 +75,38 @@ class GroupRun:
     size: int
     length: int
     generated: int
-    streamed_bytes: float = 0.0
-    host_bytes_s: float | None = None
+    most: int | None = None
+    stream: HostStream | None = None
+    sweep_tokens: int | None = None
 
     def total(self) -> Total:
-        """The whole run. Weights come in while a sweep runs, so that the slower of the two decides."""
-        coming = self.streamed_bytes / self.host_bytes_s if self.host_bytes_s else 0.0
+        """The whole run. What comes does so while a sweep runs, so that the slower of the two decides."""
         seconds, joules = self.deployment.stack.request_s, 0.0
         known = True
-        for sweep in sweeps(self.order, self.groups, self.generated):
+        for sweep in sweeps(self.order, self.groups, self.generated, self.most, self._together_at_once):
             taken, drawn = self._sweep(sweep)
-            seconds += sweep.count * max(taken, coming)
+            seconds += sweep.count * max(taken, self._coming(sweep))
             known = known and drawn is not None
             joules += sweep.count * (drawn or 0.0)
         return Total(seconds, joules if known else None, self.groups * self.size * self.generated)
+
+    @property
+    def _together_at_once(self) -> int:
+        """Groups whose prompts run beside a sweep's weights."""
+        if self.stream is None or not self.stream.weight_bytes:
+            return 1
+        beside = prompt_tokens(self.deployment, self.stream.weight_bytes, self.stream.bytes_s)
+        return max(1, beside // (self.size * self.length))
+
+    def _coming(self, sweep: Sweep) -> float:
+        """Seconds that the link needs."""
+        if self.stream is None:
+            return 0.0
+        entering, decoding = sweep.entering * self.size, sweep.decoding * self.size
+        shares = [Share(self.length, 0, entering)] if entering else []
+        shares += [Share(1, self._context, decoding)] if decoding else []
+        passes = 1 if decoding or self.sweep_tokens is None else max(1, -(-entering * self.length // self.sweep_tokens))
+        return self.stream.ms(Step(shares=tuple(shares)), passes) / 1e3 if shares else 0.0
 
     def _sweep(self, sweep: Sweep) -> tuple[float, float | None]:
         """Seconds and joules of one."""
@@ -89,9 +124,10 @@ class GroupRun:
 
     def _together(self, sweep: Sweep) -> tuple[float, float | None]:
         """One batch of all groups. Between few sizes, costs are interpolated: they are nearly straight there."""
-        if sweep.entering > 1:  # a block's prompts fill sweeps of their own
-            seconds, joules = self._together(Sweep(1, 1, 0))
-            return sweep.entering * seconds, None if joules is None else sweep.entering * joules
+        if sweep.entering > 1:  # what the prompts of one more group add
+            (one, j_one), (rest, j_rest) = self._together(Sweep(1, 1, 0)), self._together(Sweep(1, min(1, sweep.decoding), sweep.decoding))
+            more = sweep.entering - min(1, sweep.decoding)
+            return rest + more * one, None if j_one is None or j_rest is None else j_rest + more * j_one
         sizes = self._sizes
         place = bisect_left(sizes, sweep.decoding)
         high = self._mixed[sweep.entering, sizes[place]]
@@ -104,7 +140,9 @@ class GroupRun:
 
     @cached_property
     def _sizes(self) -> list[int]:
-        most = min(self.groups, self.generated) if self.order == "diagonal" else self.groups
+        most = self.groups
+        if self.order == "diagonal":
+            most = min(self.groups, self.generated * self._together_at_once, self.most or self.groups)
         return sorted({0, 1, most // 4, most // 2, most})
 
     @cached_property

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from inferometer.errors import UserError
 from inferometer.hardware.calibration import Calibration
 from inferometer.hardware.ceilings import ceilings
 from inferometer.hardware.device import DeviceSpec
-from inferometer.hardware.links import Link
+from inferometer.hardware.links import Link, link_between
 
 LimitsBasis = Literal["calibrated", "datasheet", "assumed"]
 
@@ -68,10 +68,17 @@ def limits(device: DeviceSpec, calibration: Calibration | None = None, link: Lin
         memory_bytes_s=bandwidth,
         matmul=matmul,
         vector=vector,
-        link=link,
+        link=_measured(link, device, calibration),
         launch_s=known.launch_s,
         basis="datasheet" if basis == "datasheet" else "calibrated",
     )
+
+
+def _measured(link: Link | None, device: DeviceSpec, calibration: Calibration | None) -> Link | None:
+    """The link with what was measured over it: over the fastest that two such devices have, which is what they use."""
+    if link is None or calibration is None or link.kind != link_between(device).kind:
+        return link
+    return replace(link, copy_bytes_s=calibration.peer_bytes_s, word_s=calibration.peer_sum_s)
 
 
 def _assumed(device: DeviceSpec, link: Link | None) -> Limits:

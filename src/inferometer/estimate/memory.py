@@ -10,8 +10,10 @@ from inferometer.estimate.layout import FLATTENS, Layout
 from inferometer.estimate.stack import Stack, loss_item_bytes
 from inferometer.hardware.device import DeviceSpec
 from inferometer.model.footprint import layer_weight_bytes, resident_weight_bytes
-from inferometer.model.formats import NARROW_KV_DTYPES, Formats, kv_bytes_per_token, kv_scale_bytes_per_page, local_kv_heads
+from inferometer.model.formats import NARROW_KV_DTYPES, Formats, kv_bytes_per_token, kv_scale_bytes_per_page
 from inferometer.model.parameters import parameters
+from inferometer.model.placement import Placement, share
+from inferometer.model.shard import local_kv_heads
 from inferometer.model.spec import Alibi, ModelSpec, Rotary
 
 # What a process holds on a GPU before its first tensor: the CUDA context and the libraries' kernels and workspaces. PyTorch with
@@ -27,8 +29,6 @@ _BLOCK_BYTES = 512
 COMMUNICATION_BYTES = 384 << 20
 # Document 001's CLM rows on 8 GPUs: 0.43 to 0.49 of the feed-forward blocks' bytes are gone, of the 7/8 that could be.
 _FREED_SHARE = 7 / 16
-EPILOGUES = ("relu", "gelu_tanh")
-"""Activations that cuBLASLt applies as it writes a product's result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +37,7 @@ class Workload:
 
     group: sequences that pass through a layer together, where that is not the whole batch. unfilled: the share of the generated tokens
     that the cache has not got when the run is stopped. streamed: the share of the layers' weights that is elsewhere until it is needed.
+    hosted: the same of the cache.
     """
 
     batch: int
@@ -46,6 +47,7 @@ class Workload:
     group: int | None = None
     unfilled: float = 0.0
     streamed: float = 0.0
+    hosted: float = 0.0
 
     def tokens_each(self, page_size: int | None) -> int:
         """Tokens that a sequence's cache holds at its end, none for a forward alone.
@@ -109,7 +111,7 @@ def memory(spec: ModelSpec, formats: Formats, stack: Stack, workload: Workload, 
     return Memory(
         weights=weight_bytes(spec, formats, stack, layout) - _away_bytes(spec, formats, workload),
         rounding=rounding_bytes(spec, formats),
-        kv=kv_bytes(spec, formats, stack, workload, layout),
+        kv=_held_kv(spec, kv_bytes(spec, formats, stack, workload, layout), workload),
         activations=activation_bytes(spec, formats, stack, workload, cpu=cpu),
         logits=logit_bytes(spec, formats, stack, workload) + _gathered_logits(spec, formats, workload, layout),
         context=CPU_PROCESS_BYTES if cpu else GPU_CONTEXT_BYTES,
@@ -138,11 +140,17 @@ def weight_bytes(spec: ModelSpec, formats: Formats, stack: Stack, layout: Layout
     return whole - round(_FREED_SHARE * cut * spec.layers * spec.hidden * spec.feed_forward * formats.item_bytes)
 
 
+def _held_kv(spec: ModelSpec, kv: int, workload: Workload) -> int:
+    """Of pages whose home is the host, two layers' worth: one that is read and one that comes."""
+    return kv - round(workload.hosted * kv * max(0, spec.layers - 2) / spec.layers)
+
+
 def _away_bytes(spec: ModelSpec, formats: Formats, workload: Workload) -> int:
-    """Weights that come when they are needed. Two layers' worth stays: one that runs and one that comes."""
+    """Weights that come when they are needed, less the ring that they come to."""
     if not workload.streamed:
         return 0
-    return round(workload.streamed * max(0, spec.layers - 2) * layer_weight_bytes(spec, formats))
+    layers = [layer_weight_bytes(spec, formats)] * spec.layers
+    return sum(layers) - Placement.of(layers, streamed_bytes=share(sum(layers), workload.streamed)).device_bytes
 
 
 @lru_cache(maxsize=256)
@@ -298,7 +306,7 @@ def _live_widths(spec: ModelSpec, formats: Formats, repeats_keys: bool, stack: S
         held -= normed
         yield held + 4 * inner
         yield held + inner + hidden
-    elif lets_go and stack.epilogues and not cpu and spec.activation in EPILOGUES:
+    elif lets_go and stack.writes_activated(spec) and not cpu:
         # No inner states before the activation.
         yield held + inner
         yield held + inner + hidden

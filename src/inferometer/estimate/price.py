@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from inferometer.estimate.attention import Attention
-from inferometer.estimate.collective import all_reduce_s, gather_s, transfer_s
+from inferometer.estimate.collective import all_reduce_s, gather_s, peer_sum_s, reaches, transfer_s
 from inferometer.estimate.cost import Cost, OpTime
 from inferometer.estimate.gemm import overlapped, product
 from inferometer.estimate.machine import Machine
@@ -29,6 +29,8 @@ _WIDENED_SHARE = 0.78
 _VECTOR_SHARE = 0.5
 # LLM.int8() splits every product by where its operands' outliers are (Dettmers et al. 2022).
 _DECOMPOSED = "bitsandbytes"
+# What ranks tell each other of a row whose likeliest token is wanted: its score, the token and the sum that makes it a probability.
+_PEAK_BYTES = 12
 # How sharply the slower of host and device decides: they wait for each other a little where they are alike.
 _HOST_OVERLAP = 6.0
 
@@ -128,13 +130,13 @@ class Pricing:
     def _sampler(self, ops: tuple[Op, ...], step: Step) -> tuple[OpTime, ...]:
         """What is done with the logits: a token chosen from each last row, log-probabilities of all rows where the stack makes them.
 
-        Every device does it, over the whole vocabulary.
+        Every device does it, over the whole vocabulary, unless devices choose among what is best of their own parts.
         """
         if step.logits == "none" or step.loss or not any(op.kind == "logits" for op in ops) or not step.cached:
             return ()
         each = self.stack.sorting_bytes if self.sorts else self.stack.sampler_bytes
         widths = self.stack.log_probability_passes * 2 * self.formats.item_bytes * step.logit_rows + each * step.sequences
-        moved = widths * self.spec.vocabulary
+        moved = widths * self.spec.vocabulary / (self.devices if self._peers and not self.sorts else 1)
         op = Op(kind="logits", name="sampler", shape=(step.sequences, self.spec.vocabulary), unit="vector", dtype="float32")
         seconds = moved / self._bytes_s
         fixed = 4 * self.stack.kernel_s if self.machine.asynchronous else 0.0
@@ -208,13 +210,28 @@ class Pricing:
         assert link is not None, "collectives exist between devices alone, and devices have a link"
         if op.name.endswith("all_reduce"):
             payload = op.shape[0] * op.shape[1] * self.formats.item_bytes
+            if self._peers:
+                return peer_sum_s(payload, self.devices, link)
             return all_reduce_s(payload, self.devices, link, one_shot=self.stack.one_shot)
         if op.name.endswith("transfer"):
             return transfer_s(op.collective_bytes, link)
+        if self._peers:
+            row = op.shape[1] * self.formats.item_bytes / self.devices if self.sorts else _PEAK_BYTES
+            return peer_sum_s(op.shape[0] * row, self.devices, link)
         return gather_s(op.collective_bytes, self.devices, link)
 
+    @property
+    def _peers(self) -> bool:
+        """Whether devices write into each other's memory."""
+        link = self.machine.limits.link
+        return self.stack.peer_sums and self.devices > 1 and link is not None and reaches(link)
+
     def _launches(self, op: Op, step: Step) -> int:
-        if op.kind == "norm" and step.tokens <= self.stack.normed_rows:
+        if op.kind == "norm" and (step.tokens <= self.stack.normed_rows or self._peers):
+            return 0
+        if op.kind == "collective" and self._peers:
+            return 0  # the time of a sum holds its launch
+        if op.kind == "activation" and self.stack.writes_activated(self.spec):
             return 0
         if op.kind == "norm" and self.spec.norm == "rms":
             return self.stack.rms_kernels
@@ -228,6 +245,8 @@ class Pricing:
             return _LOSS_PASSES * loss_item_bytes(self.stack, self.spec, item) / (2 * item)
         if op.kind == "norm" and self.spec.norm == "rms":
             return self.stack.rms_passes
+        if op.kind == "activation" and self.stack.writes_activated(self.spec):
+            return 0.0
         if op.kind == "activation" and self.spec.gated:
             return self.stack.gated_passes
         return self.stack.passes.get(op.kind, 1.0)

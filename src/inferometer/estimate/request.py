@@ -17,8 +17,10 @@ from inferometer.hardware.catalogue import find_device, slugs
 from inferometer.hardware.device import DeviceSpec
 from inferometer.hardware.links import Link, host_link, link_between
 from inferometer.model.description import ModelDescription, describe
-from inferometer.model.formats import COMPUTE_DTYPES, DTYPE_ALIASES, KV_DTYPES, Formats, check_shards, weight_format
+from inferometer.model.formats import COMPUTE_DTYPES, DTYPE_ALIASES, KV_DTYPES, Formats, weight_format
+from inferometer.model.offload import NOWHERE_ELSE, Offload, read_offload
 from inferometer.model.outline import read_outline
+from inferometer.model.shard import check_shards
 from inferometer.model.spec import ModelSpec
 from inferometer.schedule.groups import GROUP_SIZE
 
@@ -28,8 +30,8 @@ class Request:
     """One estimate's question.
 
     `gpus` is what the machine has, of which `layout.devices` work; `link` joins those, None for one. order: that of the groups, of
-    `workload.group` sequences, that the batch runs in; None for one batch. mixed_tokens: prompt tokens beside which a decode step is priced
-    too.
+    `workload.group` sequences, that the batch runs in; None for one batch. num_groups: most of them in flight, None for all. offload: what
+    lives on the host. mixed_tokens: prompt tokens beside which a decode step is priced too.
     """
 
     spec: ModelSpec
@@ -42,6 +44,8 @@ class Request:
     calibration: Calibration | None
     layout: Layout
     order: Order | None = None
+    num_groups: int | None = None
+    offload: Offload = NOWHERE_ELSE
     mixed_tokens: int | None = None
 
     @property
@@ -69,6 +73,7 @@ def resolve(
     parallel: str,
     admission: str | None,
     group_size: int | None,
+    num_groups: int | None,
     offload: str | None,
     mixed_tokens: int | None,
     calibration: Calibration | Literal["auto"] | None,
@@ -102,7 +107,10 @@ def resolve(
     check_shards(spec, shards)
     if link is not None and layout.devices == 1:
         link_between(found, max(gpus, 2), link)  # nothing crosses it, but a name that is wrong is still refused
+    elsewhere = _offload(offload, found)
     order = _order(admission, group_size, forward_only)
+    if num_groups is not None and (order is None or num_groups < 1):
+        raise UserError("--num-groups goes with --admission zigzag or diagonal, and is at least 1")
     if mixed_tokens is not None and (forward_only or mixed_tokens < 1):
         raise UserError("--mixed-tokens is a number of prompt tokens beside a decode step: at least 1, and not with --forward-only")
     return Request(
@@ -123,11 +131,14 @@ def resolve(
             generated=generated,
             loss=loss,
             group=(group_size or GROUP_SIZE) if order is not None else None,
-            streamed=_streamed(offload, found),
+            streamed=elsewhere.weights,
+            hosted=elsewhere.pages,
         ),
         calibration=_measured(found) if calibration == "auto" else calibration,
         layout=layout,
         order=order,
+        num_groups=num_groups,
+        offload=elsewhere,
         mixed_tokens=mixed_tokens,
     )
 
@@ -153,20 +164,12 @@ def _order(admission: str | None, group_size: int | None, forward_only: bool) ->
     return cast(Order, admission)
 
 
-def _streamed(offload: str | None, device: DeviceSpec) -> float:
-    """The share that `--offload weights[:fraction]` names."""
-    if offload is None:
-        return 0.0
-    what, _, share = offload.partition(":")
-    try:
-        fraction = float(share) if share else 1.0
-    except ValueError:
-        fraction = -1.0
-    if what != "weights" or not 0 < fraction <= 1:
-        raise UserError(f"--offload {offload}: weights, or weights:FRACTION with a fraction above 0 and at most 1")
-    if host_link(device) is None:
+def _offload(offload: str | None, device: DeviceSpec) -> Offload:
+    """What `--offload` names, and that there is a link for it."""
+    asked = read_offload(offload)
+    if asked.name is not None and host_link(device) is None:
         raise UserError(f"--offload {offload}: {device.slug} has no link to its host over which weights could come")
-    return fraction
+    return asked
 
 
 def resolve_dtype(dtype: str, device: DeviceSpec, config: Mapping[str, Any]) -> str:

@@ -18,6 +18,9 @@ from inferometer.model.spec import Alibi, ModelSpec
 LossPath = Literal["chunked", "matrices", "widened"]
 CachePath = Literal["pages", "appended", "reserved"]
 
+EPILOGUES = ("relu", "gelu_tanh")
+"""Activations that cuBLASLt applies as it writes a product's result."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
@@ -51,7 +54,9 @@ class Stack:
       recorded_prefill: prompts too. synchronous: the host waits for the device in every layer, so that their times add up.
       counts_host: whether the stack's published times include waiting for the host.
     - groups_apart: groups of a block run one after another through each layer; else as one batch.
-    - one_shot: small sums over devices have kernels of their own.
+    - one_shot: small sums over devices have kernels of their own. peer_sums: devices that reach each other write sums into each other's
+      memory, with residual and norm in the same launch, and large ones while products run; the likeliest token is chosen without
+      gathering logits.
     - prompt_logits: a prefill makes logits of all positions. log_probability_passes: how often they are read and written for
       log-probabilities.
     - loss: "matrices", logits and their log-probabilities of all positions at once; "widened", the same from a float32 copy of the
@@ -104,6 +109,7 @@ class Stack:
     counts_host: bool
     synchronous: bool
     one_shot: bool
+    peer_sums: bool
     prompt_logits: bool
     log_probability_passes: float
     sampler_bytes: float
@@ -124,6 +130,10 @@ class Stack:
         if self.fused_head_sizes and spec.head_size not in self.fused_head_sizes:
             return False
         return self.fused_alibi if isinstance(spec.positions, Alibi) else self.fused_attention
+
+    def writes_activated(self, spec: ModelSpec) -> bool:
+        """Whether the product before an activation applies it, as it writes its result."""
+        return self.epilogues and not spec.gated and spec.activation in EPILOGUES
 
     def with_constants(self, constants: Mapping[str, float]) -> Stack:
         """The stack with other constants. Raises KeyError for a name that is none."""

@@ -26,8 +26,10 @@ class Calibration:
 
     `copy_bandwidth_bytes_s` counts every byte once read and once written (a copy of n bytes moves 2n). `matmul_flop_s` is the best of
     the sizes tried. `launch_s` is what the host spends to start one tiny operation; `graph_kernel_s` what one such kernel takes inside
-    a captured graph. The host link is measured from and to pinned memory. What was not measured is None or absent, with the reason in
-    `notes`. `device` is the device as torch names it, `slug` the catalogue's name for it.
+    a captured graph. The host link is measured from and to pinned memory. `peer_bytes_s` is what a copy to another GPU of this machine
+    carries, in one direction, and `peer_sum_s` the sum of one word over the two in a captured graph: once over the link and back at the
+    same time, a launch included. What was not measured is None or absent, with the reason in `notes`. `device` is the device as torch
+    names it, `slug` the catalogue's name for it.
     """
 
     device: str
@@ -44,6 +46,8 @@ class Calibration:
     graph_kernel_s: float | None = None
     host_to_device_bytes_s: float | None = None
     device_to_host_bytes_s: float | None = None
+    peer_bytes_s: float | None = None
+    peer_sum_s: float | None = None
     samples: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -95,7 +99,7 @@ class Calibration:
 
 _TEXTS = ("device", "device_name", "measured_at", "torch_version")
 _REQUIRED = ("copy_bandwidth_bytes_s", "read_bandwidth_bytes_s", "launch_s", "seconds_spent")
-_OPTIONAL = ("graph_kernel_s", "host_to_device_bytes_s", "device_to_host_bytes_s")
+_OPTIONAL = ("graph_kernel_s", "host_to_device_bytes_s", "device_to_host_bytes_s", "peer_bytes_s", "peer_sum_s")
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,8 @@ class LinkKind:
 class Link:
     """What joins devices of one kind: bytes/s in one direction for one device over all its links, and seconds a hop (None: unknown).
 
-    `joins` is how many devices are joined at that speed: 2 by a bridge, a baseboard's worth by switches.
+    `joins` is how many devices are joined at that speed: 2 by a bridge, a baseboard's worth by switches. `copy_bytes_s`, `word_s`: what a
+    copy to another device carries, and what a sum of one word over two takes; None where they were not measured.
     """
 
     kind: str
@@ -46,6 +47,8 @@ class Link:
     latency_s: float | None
     topology: Topology
     joins: int
+    copy_bytes_s: float | None = None
+    word_s: float | None = None
 
 
 @cache

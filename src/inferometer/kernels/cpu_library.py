@@ -42,7 +42,7 @@ class OpenMP(ctypes.Structure):
 class CpuLibrary:
     """The compiled kernels. most_tokens: the most rows that they take.
 
-    run_sweep, run_linear, run_greedy, scratch_bytes: as `cpu/library.cpp` declares them.
+    run_sweep, run_part, run_linear, run_greedy, scratch_bytes: as `cpu/library.cpp` declares them.
     """
 
     def __init__(self, path: Path) -> None:
@@ -54,12 +54,14 @@ class CpuLibrary:
         library.most_tokens.restype = library.scratch_bytes.restype = number
         library.scratch_bytes.argtypes = (pointer, pointer)
         library.run_sweep.argtypes = (pointer, pointer, pointer)
+        library.run_part.argtypes = (pointer, pointer, number, pointer)
         library.run_linear.argtypes = (pointer, flag, number, pointer, pointer, pointer)
         library.run_greedy.argtypes = (flag, number, number, pointer, pointer, pointer, pointer)
-        library.run_sweep.restype = library.run_linear.restype = library.run_greedy.restype = None
+        library.run_sweep.restype = library.run_part.restype = library.run_linear.restype = library.run_greedy.restype = None
         self.most_tokens: int = library.most_tokens()
         self.scratch_bytes: Callable[..., int] = library.scratch_bytes
         self.run_sweep: Callable[..., None] = library.run_sweep
+        self.run_part: Callable[..., None] = library.run_part
         self.run_linear: Callable[..., None] = library.run_linear
         self.run_greedy: Callable[..., None] = library.run_greedy
 

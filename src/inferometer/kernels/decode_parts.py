@@ -12,15 +12,19 @@ def combined(
     partial: Any, weight: Any, at_head: Any, used: Any, parts: Any, most: constexpr, head_size: constexpr, width: constexpr,
 ) -> Any:  # fmt: skip
     """A head's result from the parts of its context, each softmax weighted with its mass (log2); in their order, whoever came last."""
-    together: tl.constexpr = 8
+    together: tl.constexpr = most if most * width <= 4096 else 4096 // width
+    d = tl.arange(0, width)
     every = tl.arange(0, most)
-    # Not from the L1 cache: other processors have written them.
+    part = tl.arange(0, together)
+    at = (at_head * parts + part)[:, None] * head_size + d[None, :]
+    # All loads are under way before the first is waited for. Not from the L1 cache: other processors have written them.
     mass = tl.load(weight + at_head * parts + every, mask=every < used, other=float("-inf"), cache_modifier=".cg")
+    own = tl.load(weight + at_head * parts + part, mask=part < used, other=float("-inf"), cache_modifier=".cg")
+    result = tl.load(partial + at, mask=(part < used)[:, None] & (d < head_size)[None, :], other=0, cache_modifier=".cg")
     highest = tl.maximum(tl.max(mass, 0), -1.0e38)
     whole = tl.sum(tl.exp2(mass - highest), 0)
-    d = tl.arange(0, width)
-    sums = tl.zeros([together, width], tl.float32)
-    for first in range(0, used, together):
+    sums = tl.exp2(own - highest)[:, None] * result
+    for first in range(together, used, together):
         part = first + tl.arange(0, together)
         share = tl.exp2(tl.load(weight + at_head * parts + part, mask=part < used, other=float("-inf"), cache_modifier=".cg") - highest)
         at = (at_head * parts + part)[:, None] * head_size + d[None, :]

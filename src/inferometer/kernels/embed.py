@@ -15,10 +15,14 @@ from inferometer.kernels.support import constexpr, early, kernel, power_of_two, 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """ids: int64 (tokens,), where negative the newest token of seat -1 - id. newest: int64 (seats,); None where no id is negative."""
+    """ids: int64 (tokens,), where negative the newest token of seat -1 - id. newest: int64 (seats,); None where no id is negative.
+
+    held: the tokens whose rows the table has, one after another; those of others are zeros. None where it has all.
+    """
 
     ids: Tensor
     newest: Tensor | None = None
+    held: range | None = None
 
     @property
     def known(self) -> Tensor:
@@ -82,12 +86,17 @@ def embed_torch(
     """The reference."""
     if entries is not None:
         entries.write()
-    x = functional.embedding(tokens.known, table)
+    x = functional.embedding(tokens.known, table) if tokens.held is None else _of_held(tokens.known, tokens.held, table)
     if positions is not None:
         x = x + functional.embedding(positions.at + positions.offset, positions.table)
     if kind is not None:
         x = x + kind
     return x if norm is None else norm.of(x)
+
+
+def _of_held(ids: Tensor, held: range, table: Tensor) -> Tensor:
+    ours = (ids >= held.start) & (ids < held.stop)
+    return functional.embedding((ids - held.start).masked_fill(~ours, 0), table).masked_fill(~ours[:, None], 0)
 
 
 def embed_triton(
@@ -111,6 +120,7 @@ def embed_triton(
     assert place_table.is_contiguous()
     weights = (None, None) if norm is None else (norm.weight, norm.bias)
     factor, shift = (table if each is None else each for each in weights)
+    first, last = (0, 0) if tokens.held is None else (tokens.held.start, tokens.held.stop)
     blocks = (tokens.ids,) * 4
     if entries is not None:
         assert entries.seats.shape[0] <= count
@@ -118,7 +128,8 @@ def embed_triton(
     _embed.launch(
         (count,), tokens.ids, newest, table, place_table, at, table if kind is None else kind, factor, shift, *blocks, out,
         0.0 if norm is None else norm.epsilon, offset, 0 if entries is None else entries.table.stride(0),
-        0 if entries is None else entries.seats.shape[0], hidden=hidden, width=width, continued=tokens.newest is not None,
+        0 if entries is None else entries.seats.shape[0], first, last, hidden=hidden, width=width,
+        continued=tokens.newest is not None, cut=tokens.held is not None,
         placed=positions is not None, kinded=kind is not None, normed=None if norm is None else norm.kind,
         weighted=weights[0] is not None, biased=weights[1] is not None, entered=entries is not None,
         num_warps=min(32, max(1, width // (32 * ELEMENTS))), **early(table.device),
@@ -126,12 +137,12 @@ def embed_triton(
     return out
 
 
-@kernel("newest", "at", "seats", "columns", "pages", "offset", "block_row", "entries")
+@kernel("newest", "at", "seats", "columns", "pages", "offset", "block_row", "entries", "first", "last")
 def _embed(
     ids: Any, newest: Any, table: Any, places: Any, at: Any, kind: Any, factor: Any, shift: Any, blocks: Any, seats: Any, columns: Any,
-    pages: Any, out: Any, epsilon: Any, offset: Any, block_row: Any, entries: Any, hidden: constexpr, width: constexpr,
-    continued: constexpr, placed: constexpr, kinded: constexpr, normed: constexpr, weighted: constexpr, biased: constexpr,
-    entered: constexpr, early: constexpr,
+    pages: Any, out: Any, epsilon: Any, offset: Any, block_row: Any, entries: Any, first: Any, last: Any, hidden: constexpr,
+    width: constexpr, continued: constexpr, cut: constexpr, placed: constexpr, kinded: constexpr, normed: constexpr,
+    weighted: constexpr, biased: constexpr, entered: constexpr, early: constexpr,
 ) -> None:  # fmt: skip
     """One token."""
     wait_for_inputs(early)
@@ -148,7 +159,11 @@ def _embed(
         token = tl.where(token < 0, tl.load(newest + tl.maximum(-1 - token, 0)), token)
     i = tl.arange(0, width)
     real = i < hidden
-    x = tl.load(table + token * hidden + i, mask=real, other=0)
+    held = real
+    if cut:
+        held = real & (token >= first) & (token < last)
+        token = tl.where((token >= first) & (token < last), token - first, 0)
+    x = tl.load(table + token * hidden + i, mask=held, other=0)
     if placed:
         x = (x.to(tl.float32) + tl.load(places + position * hidden + i, mask=real, other=0).to(tl.float32)).to(x.dtype)
     if kinded:

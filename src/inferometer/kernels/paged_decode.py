@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from inferometer.kernels.arrivals import MOST_ARRIVALS, arrivals
 from inferometer.kernels.decode_kernels import attend_alone, attend_group
-from inferometer.kernels.decode_launch import AHEAD, ALONE, ALONE_NARROW, GROUPED, MOST_PARTS, RESIDENT, Cut, cut
+from inferometer.kernels.decode_launch import AHEAD, ALONE, ALONE_NARROW, GROUPED, RESIDENT, Cut, cut
 from inferometer.kernels.kv_scaled import PageScales, bytes_of, kind_of, wide_rows
 from inferometer.kernels.kv_write import kv_write_torch
 from inferometer.kernels.rotary_write import rotate
@@ -180,7 +180,7 @@ def paged_decode_triton(
         arrived, key, value, cos, sin, query.stride(0), query.stride(1), table.stride(0), key_row, key_head, value_row, value_head,
         scale * LOG2_E, heads=heads, kv_heads=kv_heads, head_size=head_size, width=width, members=members, page_size=page_size,
         block=chosen.block, stages=chosen.stages, least=split.least, whole=parts == 1, biased=slopes is not None, fresh=fresh is not None,
-        turned=turned, ahead=ahead, most=MOST_PARTS, wide=wide(query.dtype, query.device), kind=kind,
+        turned=turned, ahead=ahead, most=power_of_two(parts), wide=wide(query.dtype, query.device), kind=kind,
         assembled=capability(query.device) >= FP8_CONVERSION, num_warps=chosen.warps, num_stages=chosen.stages, **early_options,
     )  # fmt: skip
     return out

@@ -24,6 +24,7 @@ class QuantWeight:
     consecutive inputs a byte, the first in the low nibble (the last high nibble of an odd number of inputs is 0 and stands for nothing).
     scale: "int8" and "fp8" float32 (outputs,): w = scale * data. "int4" float16, bfloat16 or float32 (outputs, groups).
     group: inputs that share a scale in "int4", a multiple of 32 or all; groups = ceil(inputs / group), the last may be short.
+        Less where ranks cut a matrix within its groups.
     zero: "int4" only, of scale's type and shape, not always whole numbers: w = scale * (nibble - zero); None for 8 everywhere.
     order: None, or int32 (inputs,): column k of the matrix as stored belongs to input order[k], so that x[:, order] is what it takes.
     activations: how a product rounds x: "wide" not at all; "int8" or "fp8" by a scale for each row of x, largest value to 127 or 448.
@@ -86,6 +87,12 @@ class QuantWeight:
         """The same on another device."""
         moved = {name: None if t is None else t.to(device) for name, t in (("zero", self.zero), ("order", self.order))}
         return replace(self, data=self.data.to(device), scale=self.scale.to(device), zero=moved["zero"], order=moved["order"])
+
+    def empty_on(self, device: torch.device | str) -> QuantWeight:
+        """One like it on a device, its numbers uninitialised."""
+        made = {name: None if t is None else torch.empty_like(t, device=device) for name, t in (("zero", self.zero), ("order", self.order))}
+        data, scale = torch.empty_like(self.data, device=device), torch.empty_like(self.scale, device=device)
+        return replace(self, data=data, scale=scale, zero=made["zero"], order=made["order"])
 
     def rows(self, start: int, stop: int) -> QuantWeight:
         """Some of its outputs; a view."""

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from inferometer.errors import UserError
+from inferometer.model.shard import local_kv_heads
 from inferometer.model.spec import ModelSpec
 
 DTYPE_BYTES = MappingProxyType({"float32": 4, "float16": 2, "bfloat16": 2, "fp8": 1, "int8": 1})
@@ -125,29 +126,3 @@ def kv_bytes_per_token(spec: ModelSpec, formats: Formats) -> int:
 def kv_scale_bytes_per_page(spec: ModelSpec, shards: int) -> int:
     """Bytes of a page's scales on each device, over all layers, where the cache is in 8 bits: float32, one a head for keys and values."""
     return 2 * spec.layers * local_kv_heads(spec, shards) * 4
-
-
-def local_kv_heads(spec: ModelSpec, shards: int) -> int:
-    """Key heads on each device: where there are fewer than devices, each device keeps a copy of the one it needs."""
-    return max(1, spec.kv_heads // shards)
-
-
-def check_shards(spec: ModelSpec, shards: int) -> None:
-    """Raises UserError where the model cannot be cut evenly over so many devices."""
-    widths = _cut_widths(spec)
-    even = spec.heads % shards == 0 and all(width % shards == 0 for width in widths)
-    if not even or (spec.kv_heads % shards and shards % spec.kv_heads):
-        counts = [n for n in range(1, spec.heads + 1) if spec.heads % n == 0 and all(width % n == 0 for width in widths)]
-        counts = [n for n in counts if spec.kv_heads % n == 0 or n % spec.kv_heads == 0]
-        raise UserError(
-            f"--tensor-parallel {shards} does not divide {spec.name} ({spec.heads} heads, {spec.kv_heads} key-value heads, "
-            f"{', '.join(map(str, widths))} feed-forward); use one of {', '.join(map(str, counts))}"
-        )
-
-
-def _cut_widths(spec: ModelSpec) -> tuple[int, ...]:
-    """The widths of feed-forward blocks that shards cut."""
-    if spec.experts is None:
-        return (spec.feed_forward,)
-    found = dict.fromkeys((spec.experts.feed_forward, spec.experts.shared, spec.feed_forward if spec.experts.dense_layers else 0))
-    return tuple(width for width in found if width)

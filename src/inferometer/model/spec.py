@@ -23,7 +23,13 @@ class LearnedPositions:
 
 @dataclass(frozen=True, slots=True)
 class Alibi:
-    """A linear bias on attention scores by distance, one slope a head (Press et al., 2021); no positions are embedded."""
+    """A linear bias on attention scores by distance, one slope a head (Press et al., 2021); no positions are embedded.
+
+    of, first: where the spec's heads are some of another model's, how many that has, and which of them is the first here.
+    """
+
+    of: int | None = None
+    first: int = 0
 
 
 @dataclass(frozen=True, slots=True)

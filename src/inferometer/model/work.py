@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 
-from inferometer.model.formats import Formats, check_shards, local_kv_heads
+from inferometer.model.formats import Formats
 from inferometer.model.ops import Op
+from inferometer.model.shard import Shard
 from inferometer.model.spec import Activation, Experts, LearnedPositions, ModelSpec, Rotary
 from inferometer.model.step import Step
 
@@ -55,7 +56,6 @@ def work(spec: ModelSpec, step: Step, formats: Formats, *, causal: Causal = "hal
         raise ValueError("this model has no pooler")
     if spec.encoder and step.logits != "none":
         raise ValueError("an encoder has no logits")
-    check_shards(spec, formats.shards)
     builder = _Builder(spec, step, formats, "full" if spec.encoder else causal)
     return (*builder.embedding(), *builder.layer(), *builder.head())
 
@@ -67,11 +67,12 @@ class _Builder:
         self.spec, self.step, self.formats = spec, step, formats
         self.tokens = step.tokens
         self.item = formats.item_bytes
-        self.heads = spec.heads // formats.shards
-        self.query = self.heads * spec.head_size
-        self.kv = local_kv_heads(spec, formats.shards) * spec.head_size
-        self.inner = spec.feed_forward // formats.shards
-        self.vocabulary = -(-spec.vocabulary // formats.shards)
+        local = Shard(count=formats.shards).local(spec)
+        self.heads = local.heads
+        self.query = local.query_size
+        self.kv = local.kv_size
+        self.inner = local.feed_forward
+        self.vocabulary = local.vocabulary
         self.causal = causal
 
     def embedding(self) -> Iterator[Op]:

@@ -6,7 +6,8 @@ On a GPU kernels read the pages through the block table. Elsewhere torch's own a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -19,10 +20,16 @@ from inferometer.kernels.support import usable
 from inferometer.model.spec import ModelSpec
 from inferometer.nn.batch import CachedRows, RaggedBatch
 from inferometer.nn.cache import PagedCache
+from inferometer.nn.collective import ALONE, Collective
 from inferometer.nn.invariant_attention import InvariantPages, TokenByToken
 from inferometer.nn.numerics import Numerics
 from inferometer.nn.paged_attention import PagedPlan, attend_pages, plan_pages
+from inferometer.nn.parts import Part, Parts
 from inferometer.nn.segments import Segment, attend_segments, plan_segments
+
+
+def _whole(part: Part) -> SweepContext:
+    raise ValueError("a sweep whose pages are in place has no parts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +39,9 @@ class SweepContext:
     plan: how attention is cut up. rotation: (cos, signed sin) of the sweep's tokens, None without rotary positions.
     cache, rows: where keys and values go, None if they are not kept. spans: tokens, and the places where they go one after another, if
     all of the sweep is in a few such spans (on the CPU, where copying them is several times as fast as scattering tokens).
+    parts: what a sweep falls into whose pages come from the host, each part a sweep of its own as far as attention goes; then `plan` is
+    empty, and `of` makes the part's. None for a sweep whose pages are in place.
+    collective: the ranks that the layers are cut over.
     """
 
     plan: PagedPlan | InvariantPages | tuple[Segment, ...] | TokenByToken
@@ -39,6 +49,9 @@ class SweepContext:
     cache: PagedCache | None
     rows: CachedRows | None
     spans: tuple[tuple[slice, slice], ...] | None = None
+    parts: Parts | None = None
+    of: Callable[[Part], SweepContext] = field(default=_whole)
+    collective: Collective = ALONE
 
 
 def sweep_context(
@@ -48,8 +61,9 @@ def sweep_context(
     rotation: tuple[Tensor, Tensor] | None,
     like: Tensor,
     numerics: Numerics = Numerics.FASTEST,
+    collective: Collective = ALONE,
 ) -> SweepContext:
-    """The context of a sweep over `batch`. like: a tensor of the model's device and dtype.
+    """The context of a sweep over `batch`. spec: of this rank's part. like: a tensor of the model's device and dtype.
 
     Invariant numerics hold for causal sweeps over a cache, and on the CPU without one; elsewhere for a batch of one sequence.
 
@@ -57,15 +71,22 @@ def sweep_context(
     """
     if (cache is None) != (batch.rows is None):
         raise ValueError("a cache and the batch's rows in it come together")
+    if batch.rows is not None and batch.rows.brought is not None:
+
+        def of(part: Part) -> SweepContext:
+            turned = None if rotation is None else (rotation[0][part.tokens], rotation[1][part.tokens])
+            return sweep_context(part.of(batch), spec, cache, turned, like, numerics, collective)
+
+        return SweepContext((), rotation, cache, batch.rows, None, batch.rows.brought, of, collective)
     invariant = numerics is Numerics.INVARIANT
     narrow = cache is not None and cache.key_scales is not None
     if cache is not None and batch.rows is not None and usable(like.device) and not (narrow and invariant):
         pages = InvariantPages.of(batch, spec) if invariant else plan_pages(batch, spec)
-        return SweepContext(pages, rotation, cache, batch.rows)
+        return SweepContext(pages, rotation, cache, batch.rows, collective=collective)
     spans = _spans(batch.rows.places.tolist()) if batch.rows is not None and like.device.type == "cpu" and not narrow else None
     if invariant and like.device.type == "cpu" and not spec.encoder:
-        return SweepContext(TokenByToken.of(batch, spec, cache), rotation, cache, batch.rows, spans)
-    return SweepContext(plan_segments(batch, spec, like.dtype, cache), rotation, cache, batch.rows, spans)
+        return SweepContext(TokenByToken.of(batch, spec, cache), rotation, cache, batch.rows, spans, collective=collective)
+    return SweepContext(plan_segments(batch, spec, like.dtype, cache), rotation, cache, batch.rows, spans, collective=collective)
 
 
 def attend(heads: Tensor, kv_heads: int, sweep: SweepContext, layer: int, scale: float) -> Tensor:
@@ -74,6 +95,13 @@ def attend(heads: Tensor, kv_heads: int, sweep: SweepContext, layer: int, scale:
     heads: (tokens, queries + 2 * kv_heads, head_size), a token's queries, keys and values, not yet rotated.
     Keys and values go to the cache first, if there is one. Returns (tokens, queries * head_size).
     """
+    if sweep.parts is None:
+        return _attend(heads, kv_heads, sweep, layer, scale)
+    outputs = [_attend(heads[part.tokens], kv_heads, sweep.of(part), layer, scale) for part in sweep.parts.come(layer)]
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+
+def _attend(heads: Tensor, kv_heads: int, sweep: SweepContext, layer: int, scale: float) -> Tensor:
     cache, rows = sweep.cache, sweep.rows
     queries = heads.shape[1] - 2 * kv_heads
     if isinstance(sweep.plan, PagedPlan | InvariantPages):
@@ -88,10 +116,10 @@ def attend(heads: Tensor, kv_heads: int, sweep: SweepContext, layer: int, scale:
             query, key, value = torch.split(heads, [queries, kv_heads, kv_heads], 1)
             return attend_pages(query, sweep.plan, rows, cache, layer, scale, Fresh(key, value, sweep.rotation))
         if sweep.rotation is not None:
-            query = rotary_write(heads, *sweep.rotation, cache.keys[layer], cache.values[layer], rows.places)
+            query = rotary_write(heads, *sweep.rotation, *cache.layer(layer), rows.places)
         else:
             query, key, value = torch.split(heads, [queries, kv_heads, kv_heads], 1)
-            kv_write(key, value, cache.keys[layer], cache.values[layer], rows.places)
+            kv_write(key, value, *cache.layer(layer), rows.places)
         if isinstance(sweep.plan, InvariantPages):
             return sweep.plan.attend(query, rows, cache, layer, scale)
         return attend_pages(query, sweep.plan, rows, cache, layer, scale)
@@ -101,14 +129,15 @@ def attend(heads: Tensor, kv_heads: int, sweep: SweepContext, layer: int, scale:
     query, key = rotated[:, :queries], rotated[:, queries:]
     if sweep.spans is not None:
         assert cache is not None
+        keys, values = cache.layer(layer)
         for tokens, places in sweep.spans:
-            cache.keys[layer, places], cache.values[layer, places] = key[tokens], value[tokens]
+            keys[places], values[places] = key[tokens], value[tokens]
     elif cache is not None and (scales := cache.scales(layer)) is not None:
         assert rows is not None
         scaled_write(key, value, cache.keys[layer], cache.values[layer], scales, rows.places, cache.page_size)
     elif cache is not None:
         assert rows is not None
-        kv_write(key, value, cache.keys[layer], cache.values[layer], rows.places)
+        kv_write(key, value, *cache.layer(layer), rows.places)
     if isinstance(sweep.plan, TokenByToken):
         return sweep.plan.attend(query, key, value, cache, layer, scale)
     return attend_segments(query, key, value, sweep.plan, cache, layer, scale)

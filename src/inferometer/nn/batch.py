@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from inferometer.kernels.embed import Entries, Tokens
 from inferometer.nn.upload import upload
+
+if TYPE_CHECKING:
+    from inferometer.nn.parts import Parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +26,8 @@ class CachedRows:
     cache; negative for padding. apart: whether every sequence runs one token, and none reads pages that another writes in this sweep.
     entries: what the table has yet to hold, which the sweep's first launch writes: of each sequence at most the page that its token
     goes to; None where it holds all.
+    brought: the sweep's pages that come from the host layer by layer; None where all are on the device. Else table, seats and places are
+    not read: each of its parts has its own.
     """
 
     table: Tensor
@@ -31,6 +37,7 @@ class CachedRows:
     places: Tensor
     apart: bool = False
     entries: Entries | None = None
+    brought: Parts | None = None
 
 
 @dataclass(frozen=True, slots=True)

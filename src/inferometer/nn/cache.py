@@ -32,13 +32,17 @@ class PagedCache:
         self.page_size = page_size
         shape = (2, spec.layers, pages * page_size, spec.kv_heads, spec.head_size)
         # Zeros, not empty memory: a masked key still meets the softmax's zero weight, and 0 x NaN would be NaN.
-        self._memory = torch.zeros(shape, device=device, dtype=dtype) if device.type != "cpu" else _mapped(shape, dtype)
+        self._memory = zeros(shape, device, dtype)
         self.keys, self.values = self._memory.unbind(0)
         self.key_scales: Tensor | None = None
         self.value_scales: Tensor | None = None
         if dtype in KV_LARGEST:
             scales = torch.zeros(2, spec.layers, pages, spec.kv_heads, device=device)
             self.key_scales, self.value_scales = scales.unbind(0)
+
+    def layer(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of a layer, (places, kv_heads, head_size) each: what the block table's pages lie in."""
+        return self.keys[layer], self.values[layer]
 
     @staticmethod
     def bytes_per_token(spec: ModelSpec, dtype: torch.dtype) -> int:
@@ -62,8 +66,9 @@ class PagedCache:
 
         pages: int64 (pages,), or a slice of page numbers.
         """
-        numbers, scales = (self.keys, self.key_scales) if memory == "keys" else (self.values, self.value_scales)
-        paged = numbers[layer].view(-1, self.page_size, *numbers.shape[2:])
+        keys, values = self.layer(layer)
+        numbers, scales = (keys, self.key_scales) if memory == "keys" else (values, self.value_scales)
+        paged = numbers.view(-1, self.page_size, *numbers.shape[1:])
         found = paged[pages] if isinstance(pages, slice) else paged.index_select(0, pages)
         return found if scales is None else (found.float() * scales[layer, pages][:, None, :, None]).to(dtype)
 
@@ -73,8 +78,10 @@ class PagedCache:
         return self._memory.nbytes
 
 
-def _mapped(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Zeros that the system provides page by page as they are written; torch would write all of them at once."""
+def zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Zeros; on the CPU the system provides them page by page as they are written, torch would write all of them at once."""
+    if device.type != "cpu":
+        return torch.zeros(shape, device=device, dtype=dtype)
     count = 1
     for size in shape:
         count *= size

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from inferometer.model.checkpoint import Family
 from inferometer.model.spec import ModelSpec
+from inferometer.nn.source import Extent, part_of
 
 _SPREAD: Final = 0.02
 """Standard deviation of everything: GPT-2's initialisation, small enough that no depth in use overflows float16."""
@@ -50,6 +51,10 @@ class DummySource:
         generator = torch.Generator(device=device).manual_seed(int.from_bytes(digest[:8], "little") >> 1)
         out = torch.empty(self._shapes[name], dtype=dtype, device=device)
         return out.normal_(self._means[name], _SPREAD, generator=generator)
+
+    def read_part(self, name: str, extent: Extent, device: torch.device | str, dtype: torch.dtype) -> Tensor:
+        # A generator has no way into the middle of its numbers.
+        return part_of(self.read(name, device, dtype), extent).clone()
 
     def where(self, name: str) -> str:
         return f"the dummy weights of {self._spec.name}"

@@ -15,9 +15,10 @@ from torch import Tensor
 from inferometer.kernels.cpu_library import CpuLibrary, cpu_library
 from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.model.spec import Activation, Alibi, ModelSpec
-from inferometer.nn.alibi import slopes
+from inferometer.nn.alibi import slopes_of
 from inferometer.nn.batch import RaggedBatch
 from inferometer.nn.cache import PagedCache
+from inferometer.nn.collective import ALONE, Collective
 from inferometer.nn.residency import AllResident
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class _Sweep(ctypes.Structure):
         ("values", ctypes.c_void_p),
         ("layer_stride", ctypes.c_int64),
         ("scratch", ctypes.c_void_p),
+        ("sums", ctypes.c_void_p),
     )
 
 
@@ -93,12 +95,12 @@ class FewTokens:
 
     def __init__(self, model: Transformer, library: CpuLibrary) -> None:
         """Raises ValueError where a weight lies in a way that the kernels cannot read."""
-        spec = model.spec
+        spec = model.local
         self._library = library
         self._held: list[Tensor] = []
         self._bfloat16 = model.dtype == torch.bfloat16
         self._layers = (_Layer * spec.layers)(*(self._layer(cast("Layer", layer), spec) for layer in model.layers))
-        table = torch.tensor(slopes(spec.heads)) if isinstance(spec.positions, Alibi) else None
+        table = torch.tensor(slopes_of(spec.positions, spec.heads)) if isinstance(spec.positions, Alibi) else None
         final = model.final_norm
         self._model = _Model(
             spec.layers, spec.hidden, spec.heads, spec.kv_heads, spec.head_size, spec.feed_forward,
@@ -106,7 +108,8 @@ class FewTokens:
             get_args(Activation).index(spec.activation), spec.norm_epsilon, self._hold(table), ctypes.addressof(self._layers),
             _Norm() if final is None else self._norm(final), final is not None,
         )  # fmt: skip
-        head = model.embedding.token.weight if model.head is None or model.head.weight is None else model.head.weight
+        table = model.embedding.token.weight
+        head = table if model.head is None else model.head.matrix(table)
         self._head = _Linear(self._hold(head.detach()), None, *head.shape, head.shape[1], 0)
 
     @classmethod
@@ -126,12 +129,16 @@ class FewTokens:
         """Whether `sweep` can run the batch."""
         if cache is None or cache.key_scales is not None:
             return False
-        return batch.rows is not None and batch.token_ids.shape[0] <= self._library.most_tokens
+        if batch.rows is None or batch.rows.brought is not None:
+            return False
+        return batch.token_ids.shape[0] <= self._library.most_tokens
 
-    def sweep(self, x: Tensor, batch: RaggedBatch, cache: PagedCache, rotation: tuple[Tensor, Tensor] | None) -> Tensor:
+    def sweep(
+        self, x: Tensor, batch: RaggedBatch, cache: PagedCache, rotation: tuple[Tensor, Tensor] | None, ranks: Collective = ALONE
+    ) -> Tensor:
         """x (tokens, hidden), embedded, through all layers and the final norm: the hidden states, where x was.
 
-        rotation: (cos, signed sin), each (tokens, 1, head_size). Keys and values are written to the cache.
+        rotation: (cos, signed sin), each (tokens, 1, head_size). Keys and values are written to the cache. ranks: that share the layers.
         """
         rows = batch.rows
         assert rows is not None
@@ -148,15 +155,26 @@ class FewTokens:
         # Zeros are not needed; the allocator hands the same memory out again, so that this costs next to nothing.
         scratch = torch.empty(self._library.scratch_bytes(ctypes.byref(self._model), ctypes.byref(sweep)) + 64, dtype=torch.uint8)
         sweep.scratch = -(-scratch.data_ptr() // 64) * 64
-        self._library.run_sweep(ctypes.byref(self._model), ctypes.byref(sweep), ctypes.byref(self._library.openmp()))
+        if ranks.size == 1:
+            self._library.run_sweep(ctypes.byref(self._model), ctypes.byref(sweep), ctypes.byref(self._library.openmp()))
+            return x
+        sums = torch.empty(x.shape, dtype=torch.float32)
+        sweep.sums = sums.data_ptr()
+        halves = 2 * len(self._layers)
+        for part in range(halves + 1):
+            self._library.run_part(ctypes.byref(self._model), ctypes.byref(sweep), part, ctypes.byref(self._library.openmp()))
+            if part < halves:
+                total = ranks.all_reduce(sums)
+                if total is not sums:
+                    sums.copy_(total)
         return x
 
     def projects(self, hidden: Tensor) -> bool:
         """Whether `project` takes these rows."""
-        return hidden.shape[0] <= self._library.most_tokens and hidden.shape[1] == self._head.inputs
+        return hidden.shape[0] <= self._library.most_tokens and hidden.shape[1] == self._head.inputs and self._head.outputs > 0
 
     def project(self, hidden: Tensor) -> Tensor:
-        """(rows, embedding) -> (rows, vocabulary), by the head's matrix."""
+        """(rows, embedding) -> (rows, tokens), by the rows of the head's matrix that this rank has."""
         hidden = hidden.contiguous()
         out = hidden.new_empty(hidden.shape[0], self._head.outputs)
         self._library.run_linear(
@@ -215,6 +233,8 @@ class FewTokens:
     def _few_bits(self, weight: QuantWeight, bias: int | None) -> _Linear:
         if weight.activations == "fp8":
             raise ValueError("activations in fp8")
+        if weight.group is not None and weight.group % 32:
+            raise ValueError("groups that begin within a vector")
         return _Linear(
             self._hold(weight.data), bias, *weight.shape, 0, 0, self._hold(weight.scale), self._hold(weight.zero), self._hold(weight.order),
             weight.group or 0, _KINDS.index(weight.kind), _SCALES.index(weight.scale.dtype), weight.activations == "int8",

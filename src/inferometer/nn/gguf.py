@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from inferometer.errors import ModelError
 from inferometer.model.gguf_file import BLOCK_TYPES, GgufFile, GgufTensor
 from inferometer.model.gguf_names import StoredTensor, hugging_face_tensors
-from inferometer.nn.source import prevailing_dtype
+from inferometer.nn.source import Extent, part_of, prevailing_dtype
 
 _PLAIN: Final[Mapping[str, torch.dtype]] = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
@@ -58,6 +59,24 @@ class GgufSource:
         stored = self._tensors[name]
         return _undo(self._dequantise(stored.tensor, device, dtype), stored)
 
+    def read_part(self, name: str, extent: Extent, device: torch.device | str, dtype: torch.dtype) -> Tensor:
+        stored = self._tensors[name]
+        if len(extent) == 1:
+            return part_of(self.read(name, device, dtype), extent)
+        (first, last), (left, right) = extent
+        if stored.undo == "transpose":
+            return self._rows(stored.tensor, range(left, right), range(first, last), device, dtype).t()
+        # Rows of a head stay together: it is whole heads that are asked for.
+        size, columns = stored.shape[0] // stored.heads, range(left, right)
+        if stored.undo != "nothing" and (first % size or last % size):
+            return part_of(self.read(name, device, dtype), extent)
+        own = replace(stored, heads=(last - first) // size)
+        if stored.undo != "thirds":
+            return _undo(self._rows(stored.tensor, range(first, last), columns, device, dtype), own)
+        third = stored.shape[0] // 3
+        runs = [range(third * i + first // 3, third * i + last // 3) for i in range(3)]
+        return _undo(torch.cat([self._rows(stored.tensor, run, columns, device, dtype) for run in runs]), own)
+
     def where(self, name: str) -> str:
         return str(self._file.path)
 
@@ -65,20 +84,24 @@ class GgufSource:
         self._file.close()
 
     def _dequantise(self, tensor: GgufTensor, device: torch.device | str, dtype: torch.dtype) -> Tensor:
+        rows = tensor.shape[0] if len(tensor.shape) > 1 else 1
+        return self._rows(tensor, range(rows), range(tensor.shape[-1]), device, dtype).view(tensor.shape)
+
+    def _rows(self, tensor: GgufTensor, rows: range, columns: range, device: torch.device | str, dtype: torch.dtype) -> Tensor:
+        """Of the stored tensor as rows of its last dimension: the blocks that hold these rows and columns are all that is read."""
         import numpy
         from gguf import GGMLQuantizationType
         from gguf.quants import dequantize
 
         block = tensor.block_type
         assert block is not None  # checked at construction
-        rows = tensor.shape[0] if len(tensor.shape) > 1 else 1
-        width = tensor.nbytes // rows
-        stored = numpy.frombuffer(self._file.data(tensor.name), dtype=numpy.uint8).reshape(rows, width)
-        out = torch.empty(tensor.shape, dtype=dtype, device=device)
-        flat = out.view(rows, -1)
-        step = max(1, _AT_ONCE // flat.shape[1])
-        for row in range(0, rows, step):
-            part = stored[row : row + step]
+        width = tensor.shape[-1] // block.size * block.nbytes
+        stored = numpy.frombuffer(self._file.data(tensor.name), dtype=numpy.uint8).reshape(-1, width)
+        first, last = columns.start // block.size, -(-columns.stop // block.size)
+        out = torch.empty(len(rows), len(columns), dtype=dtype, device=device)
+        step = max(1, _AT_ONCE // max(1, len(columns)))
+        for row in range(0, len(rows), step):
+            part = stored[rows.start + row : min(rows.start + row + step, rows.stop), first * block.nbytes : last * block.nbytes]
             if block.name in _PLAIN:
                 # The copy is what torch may write to; the mapped file is read-only.
                 numbers = torch.from_numpy(part.copy()).view(_PLAIN[block.name])
@@ -86,7 +109,8 @@ class GgufSource:
                 # A damaged block may hold infinite scales; the loader decides about non-finite numbers, not a warning.
                 with numpy.errstate(all="ignore"):
                     numbers = torch.from_numpy(dequantize(part, GGMLQuantizationType(tensor.type_code)))
-            flat[row : row + step].copy_(numbers)
+            inside = columns.start - first * block.size
+            out[row : row + step].copy_(numbers[:, inside : inside + len(columns)])
         return out
 
 

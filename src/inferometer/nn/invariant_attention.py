@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from inferometer.kernels.invariant_attention import invariant_attention
 from inferometer.model.spec import Alibi, ModelSpec
-from inferometer.nn.alibi import slopes
+from inferometer.nn.alibi import slopes_of
 from inferometer.nn.batch import CachedRows, RaggedBatch
 from inferometer.nn.cache import PagedCache
 from inferometer.nn.paged_attention import slopes_on
@@ -24,14 +24,13 @@ class InvariantPages:
 
     @classmethod
     def of(cls, batch: RaggedBatch, spec: ModelSpec) -> InvariantPages:
-        return cls(slopes_on(spec.heads, batch.token_ids.device) if isinstance(spec.positions, Alibi) else None)
+        return cls(slopes_on(spec.positions, spec.heads, batch.token_ids.device) if isinstance(spec.positions, Alibi) else None)
 
     def attend(self, query: Tensor, rows: CachedRows, cache: PagedCache, layer: int, scale: float) -> Tensor:
         """Attention of query (tokens, heads, head_size) to the keys in the pages: (tokens, heads * head_size)."""
         return invariant_attention(
             query,
-            cache.keys[layer],
-            cache.values[layer],
+            *cache.layer(layer),
             rows.table,
             rows.seats,
             rows.starts,
@@ -76,7 +75,7 @@ class TokenByToken:
             token += queries
         biases = None
         if isinstance(spec.positions, Alibi):
-            biases = torch.tensor(slopes(spec.heads))[:, None] * torch.arange(1 - max(batch.context_lengths), 1)
+            biases = torch.tensor(slopes_of(spec.positions, spec.heads))[:, None] * torch.arange(1 - max(batch.context_lengths), 1)
         return cls(tuple(spans), biases)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, cache: PagedCache | None, layer: int, scale: float) -> Tensor:
@@ -91,7 +90,7 @@ class TokenByToken:
             else:
                 assert cache is not None
                 # Side by side, wherever the pages lie: so that every token finds its keys at equally aligned addresses.
-                k, v = (_gathered(held[layer], span.pages, cache.page_size) for held in (cache.keys, cache.values))
+                k, v = (_gathered(held, span.pages, cache.page_size) for held in cache.layer(layer))
             first = span.context - (span.tokens.stop - span.tokens.start)
             for i, token in enumerate(range(span.tokens.start, span.tokens.stop)):
                 out[token] = self._one(query[token], k[: first + i + 1], v[: first + i + 1], scale)

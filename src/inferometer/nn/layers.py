@@ -9,6 +9,7 @@ from inferometer.kernels.gate import gate
 from inferometer.kernels.norm import NormWeights
 from inferometer.model.spec import Activation, ModelSpec
 from inferometer.nn.attention import SweepContext, attend
+from inferometer.nn.collective import Collective
 from inferometer.nn.linear import Linear
 from inferometer.nn.stream import Stream
 
@@ -91,18 +92,19 @@ class Layer(nn.Module):
 
     def forward(self, stream: Stream, sweep: SweepContext) -> Stream:
         """The layer's input and output, (tokens, hidden), as streams; the input is written to."""
+        ranks = sweep.collective
         if self.post:
-            stream = add(stream.x, self.attention.output, self.attention(stream, None, sweep)).carried
-            stream = Stream(self.attention_norm(*stream.parts))
-            stream = add(stream.x, self.feed_forward.down, self.feed_forward(stream, None)).carried
-            return Stream(self.feed_forward_norm(*stream.parts))
+            stream = add(stream.x, self.attention.output, self.attention(stream, None, sweep), ranks).carried
+            stream = Stream(stream.normed(self.attention_norm.weights))
+            stream = add(stream.x, self.feed_forward.down, self.feed_forward(stream, None), ranks).carried
+            return Stream(stream.normed(self.feed_forward_norm.weights))
         if self.residual_after_norm:
-            stream = Stream(self.attention_norm(*stream.parts))
-            stream = add(stream.x, self.attention.output, self.attention(stream, None, sweep)).carried
-            stream = Stream(self.feed_forward_norm(*stream.parts))
-            return add(stream.x, self.feed_forward.down, self.feed_forward(stream, None)).carried
-        stream = add(stream.x, self.attention.output, self.attention(stream, self.attention_norm, sweep)).carried
-        return add(stream.x, self.feed_forward.down, self.feed_forward(stream, self.feed_forward_norm)).carried
+            stream = Stream(stream.normed(self.attention_norm.weights))
+            stream = add(stream.x, self.attention.output, self.attention(stream, None, sweep), ranks).carried
+            stream = Stream(stream.normed(self.feed_forward_norm.weights))
+            return add(stream.x, self.feed_forward.down, self.feed_forward(stream, None), ranks).carried
+        stream = add(stream.x, self.attention.output, self.attention(stream, self.attention_norm, sweep), ranks).carried
+        return add(stream.x, self.feed_forward.down, self.feed_forward(stream, self.feed_forward_norm), ranks).carried
 
 
 def normed(stream: Stream, norm: Norm | None, linear: Linear, *, activation: Activation | None = None) -> Tensor:
@@ -113,11 +115,14 @@ def normed(stream: Stream, norm: Norm | None, linear: Linear, *, activation: Act
         out = linear.normed(stream.x, norm.weights, activation=activation)
         if out is not None:
             return out
-    return linear.forward(norm(*stream.parts), activation=activation)
+    return linear.forward(stream.normed(norm.weights), activation=activation)
 
 
-def add(residual: Tensor, linear: Linear, x: Tensor) -> Stream:
-    """residual + linear(x): their sum where the linear map adds in its own launch, else both parts."""
-    if linear.takes_residual(x):
+def add(residual: Tensor, linear: Linear, x: Tensor, ranks: Collective) -> Stream:
+    """residual + linear(x): their sum where the linear map adds in its own launch, else both parts.
+
+    Of a map that is cut over ranks each has a part of the sum, which the residual is added to once they have all been added up.
+    """
+    if ranks.size == 1 and linear.takes_residual(x):
         return Stream(linear(x, residual=residual))
-    return Stream(residual, linear(x))
+    return Stream(residual, linear(x)) if ranks.size == 1 else Stream(residual, x, ranks, linear)

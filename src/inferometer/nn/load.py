@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -12,20 +12,24 @@ from torch import Tensor, nn
 
 from inferometer.errors import ModelError, UserError
 from inferometer.kernels.quant_weight import QuantWeight
-from inferometer.model.checkpoint import Family, Piece
+from inferometer.model.checkpoint import Family
 from inferometer.model.description import ModelDescription, with_weights
 from inferometer.model.families import family as family_named
 from inferometer.model.quantisation import read_quantisation
+from inferometer.model.shard import Shard
 from inferometer.model.spec import ModelSpec
+from inferometer.nn.collective import ALONE, Collective
 from inferometer.nn.dummy import DummySource
-from inferometer.nn.formats.layout import copy
+from inferometer.nn.formats.cutting import round_cut, whole_groups
+from inferometer.nn.formats.layout import Layouts, copy
 from inferometer.nn.formats.rounding import round_into
 from inferometer.nn.formats.stored import QuantisedSource
 from inferometer.nn.gguf import GgufSource
-from inferometer.nn.layouts import outputs_to_parameter, rows_of, to_parameter
+from inferometer.nn.job import Job, jobs
+from inferometer.nn.layouts import outputs_to_parameter, to_parameter
 from inferometer.nn.names import resolve
 from inferometer.nn.safetensors import SafetensorsSource
-from inferometer.nn.source import CheckpointSource
+from inferometer.nn.source import CheckpointSource, Extent
 from inferometer.nn.torch_bin import TorchBinSource
 
 if TYPE_CHECKING:
@@ -91,7 +95,7 @@ def _file_in(folder: Path) -> Path:
 
 
 def load(model: Transformer, source: CheckpointSource, family: Family, *, device: torch.device | str = "cpu") -> None:
-    """Fills every parameter of `model` from `source`, in the model's dtype.
+    """Fills every parameter of `model` from `source`, in the model's dtype: of ranks that share it each reads its own part.
 
     Parameters on the meta device are created on `device`; the others stay where they are. Raises ModelError, naming tensors and
     file, where the two do not match (before anything is read), a tensor cannot be read, or a norm's weight is not finite.
@@ -102,7 +106,8 @@ def load(model: Transformer, source: CheckpointSource, family: Family, *, device
             owner, _, attribute = name.rpartition(".")
             created = nn.Parameter(torch.empty_like(parameter, device=device), requires_grad=False)
             setattr(model.get_submodule(owner), attribute, created)
-    fill({**dict(model.named_parameters()), **quantised}, model.spec, source, family, model.dtype)
+    targets: dict[str, Tensor | QuantWeight] = {**dict(model.named_parameters()), **quantised}
+    fill(targets, model.spec, source, family, model.dtype, layouts=model.layouts, ranks=model.collective)
 
 
 @torch.no_grad()
@@ -112,28 +117,32 @@ def fill(
     source: CheckpointSource,
     family: Family,
     dtype: torch.dtype | None = None,
+    *,
+    layouts: Layouts = MappingProxyType({}),
+    ranks: Collective = ALONE,
 ) -> None:
     """Fills tensors, by parameter name, from `source`; `targets` may be some of the parameters only, each with its full shape.
 
     Those in few bits are rounded from the source's own numbers (dummy ones are drawn in `dtype`, the model's). Beside the targets one
-    checkpoint tensor exists at a time. Raises ModelError as `load` does.
+    checkpoint tensor exists at a time. ranks: that share the model; targets are then of this rank's shapes, nothing but its part is read,
+    and all ranks call this for the same names. layouts: of the whole matrices in few bits, for those that ranks cut by input.
+    Raises ModelError as `load` does.
     """
-    names = resolve(spec, source, family)
+    shard = Shard(ranks.rank, ranks.size)
+    local, names = shard.local(spec), resolve(spec, source, family)
     # By file, as a source may keep only one open; the sort keeps the order within a file.
-    jobs = sorted(_jobs(targets, spec, family), key=lambda job: source.where(names[job.piece.tensor]))
-    finite: list[tuple[_Job, Tensor, torch.dtype]] = []
-    for job in jobs:
+    todo = sorted(jobs(targets, spec, family, shard), key=lambda job: source.where(names[job.piece.tensor]))
+    finite: list[tuple[Job, Tensor, torch.dtype]] = []
+    for job in todo:
         rows, name = job.rows, names[job.piece.tensor]
-        if isinstance(rows, QuantWeight) and isinstance(source, QuantisedSource) and source.holds(name):
-            copy(rows, outputs_to_parameter(source.quantised(name), job.piece, spec))
-            finite.append((job, rows.scale.isfinite().all(), rows.scale.dtype))
-            continue
         if isinstance(rows, QuantWeight):
-            exact = source.read(name, rows.device, source.finest(dtype or torch.float32))
-            round_into(rows, to_parameter(exact, job.piece, spec))
+            if isinstance(source, QuantisedSource) and source.holds(name):
+                copy(rows, outputs_to_parameter(_stored(source, name, job), job.piece, local))
+            else:
+                _round(source, name, job, dtype or torch.float32, local, layouts, ranks)
             finite.append((job, rows.scale.isfinite().all(), rows.scale.dtype))
             continue
-        rows.copy_(to_parameter(source.read(name, rows.device, rows.dtype), job.piece, spec))
+        rows.copy_(to_parameter(_read(source, name, job.extent, rows.device, rows.dtype), job.piece, local))
         if job.parameter.endswith("norm.weight"):
             finite.append((job, rows.isfinite().all(), rows.dtype))
     # Norms and scales alone: few numbers, yet where a file is garbage or the dtype too narrow they show it. Looked at last: one wait,
@@ -145,21 +154,28 @@ def fill(
         raise ModelError(f"{source.where(name)}: the tensor {name}{more} holds numbers that are not finite in {kind}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """One piece and the rows of the parameter that it fills."""
-
-    parameter: str
-    rows: Tensor | QuantWeight
-    piece: Piece
+def _read(source: CheckpointSource, name: str, extent: Extent | None, device: torch.device, dtype: torch.dtype) -> Tensor:
+    return source.read(name, device, dtype) if extent is None else source.read_part(name, extent, device, dtype)
 
 
-def _jobs(targets: Mapping[str, Tensor | QuantWeight], spec: ModelSpec, family: Family) -> Iterator[_Job]:
-    pieces = family.pieces(spec)
-    for parameter, target in targets.items():
-        row = 0
-        for piece in pieces[parameter]:
-            stop = row + rows_of(piece)
-            yield _Job(parameter, target.rows(row, stop) if isinstance(target, QuantWeight) else target[row:stop], piece)
-            row = stop
-        assert row == target.shape[0], f"the pieces of {parameter} fill {row} of {target.shape[0]} rows"
+def _stored(source: QuantisedSource, name: str, job: Job) -> QuantWeight:
+    """A matrix as it is stored, or the job's part of it."""
+    if job.extent is None:
+        return source.quantised(name)
+    assert isinstance(job.rows, QuantWeight)
+    return source.quantised_part(name, job.outputs, job.inputs, job.rows.group)
+
+
+def _round(
+    source: CheckpointSource, name: str, job: Job, dtype: torch.dtype, local: ModelSpec, layouts: Layouts, ranks: Collective
+) -> None:
+    target = job.rows
+    assert isinstance(target, QuantWeight)
+    finest = source.finest(dtype)
+    if job.inputs is None:
+        round_into(target, to_parameter(_read(source, name, job.extent, target.device, finest), job.piece, local))
+        return
+    whole, shape = layouts[job.parameter], job.piece.shape
+    inputs = whole_groups(job.inputs, whole.group, shape[0] if job.piece.layout == "columns" else shape[1])
+    exact = to_parameter(_read(source, name, job.extent_of(inputs), target.device, finest), job.piece, local)
+    round_cut(target, exact, whole, job.inputs, inputs.start, ranks)

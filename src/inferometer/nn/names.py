@@ -10,24 +10,33 @@ import torch
 
 from inferometer.errors import ModelError
 from inferometer.model.checkpoint import Family, Piece
+from inferometer.model.shard import Shard
 from inferometer.model.spec import ModelSpec
+from inferometer.nn.collective import ALONE, Collective
 from inferometer.nn.source import CheckpointSource
 
 _SHOWN: Final = 3
 
 
-def fitted(spec: ModelSpec, source: CheckpointSource, family: Family) -> ModelSpec:
+def fitted(spec: ModelSpec, source: CheckpointSource, family: Family, ranks: Collective = ALONE) -> ModelSpec:
     """The spec that the checkpoint holds, where the configuration cannot tell: without a pooler, or with a head of its own.
 
     A head that the configuration ties to the embedding is tied, as in transformers 5, unless the checkpoint holds both and they
-    differ. Raises ModelError where either cannot be read.
+    differ. ranks: each compares the rows that it will have, and all are told. Raises ModelError where either cannot be read.
     """
     spec = family.adapt(spec, source.tensors())
     found = _match(spec, source.tensors(), family, _tied(spec, family))[0]
     if len(found) < 2:
         return spec
-    embedding, head = (source.read(name, "cpu", source.dtype or torch.float32) for name in found.values())
-    return spec if torch.equal(embedding, head) else replace(spec, tied_head=False)
+    dtype = source.dtype or torch.float32
+    if ranks.size == 1:
+        embedding, head = (source.read(name, "cpu", dtype) for name in found.values())
+    else:
+        tokens = Shard(ranks.rank, ranks.size).tokens(spec)
+        extent = (tokens.start, tokens.stop), (0, spec.embedding)
+        embedding, head = (source.read_part(name, extent, "cpu", dtype) for name in found.values())
+    equal = bool(ranks.minimum(int(torch.equal(embedding, head))))
+    return spec if equal else replace(spec, tied_head=False)
 
 
 def resolve(spec: ModelSpec, source: CheckpointSource, family: Family) -> dict[str, str]:

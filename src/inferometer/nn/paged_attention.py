@@ -14,7 +14,7 @@ from torch import Tensor
 from inferometer.kernels.paged_decode import Fresh, paged_decode
 from inferometer.kernels.ragged_prefill import ragged_prefill
 from inferometer.model.spec import Alibi, ModelSpec
-from inferometer.nn.alibi import slopes
+from inferometer.nn.alibi import slopes_of
 from inferometer.nn.batch import CachedRows, RaggedBatch
 from inferometer.nn.cache import PagedCache
 
@@ -45,7 +45,7 @@ def plan_pages(batch: RaggedBatch, spec: ModelSpec) -> PagedPlan:
         longest=max(batch.context_lengths[:decoding], default=0),
         starts=batch.rows.starts[decoding:] - decoding,
         longest_query=max(queries[decoding:], default=0),
-        slopes=slopes_on(spec.heads, batch.token_ids.device) if isinstance(spec.positions, Alibi) else None,
+        slopes=slopes_on(spec.positions, spec.heads, batch.token_ids.device) if isinstance(spec.positions, Alibi) else None,
     )
 
 
@@ -57,7 +57,8 @@ def attend_pages(
     fresh: those, where they have yet to go there; only if all sequences run one token, and not to pages in 8 bits.
     Returns (tokens, heads * head_size).
     """
-    keys, values, scales, first = cache.keys[layer], cache.values[layer], cache.scales(layer), plan.decoding
+    keys, values = cache.layer(layer)
+    scales, first = cache.scales(layer), plan.decoding
     outputs = []
     if first:
         outputs.append(
@@ -99,6 +100,6 @@ def attend_pages(
 
 
 @lru_cache
-def slopes_on(heads: int, device: torch.device) -> Tensor:
+def slopes_on(positions: Alibi, heads: int, device: torch.device) -> Tensor:
     """float32 (heads,), kept on the device: a copy from the host in every sweep would make it wait."""
-    return torch.tensor(slopes(heads), device=device)
+    return torch.tensor(slopes_of(positions, heads), device=device)

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Protocol
+
+from torch import Tensor
+
+LayerMemory = Callable[[Sequence[int]], Sequence[Tensor | None]]
+"""Given the bytes of every layer: uint8 memory on the model's device that a layer's weights are to be views of, None for memory of its
+own."""
 
 
 class Residency(Protocol):

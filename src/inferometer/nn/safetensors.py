@@ -11,7 +11,7 @@ from torch import Tensor
 
 from inferometer.errors import ModelError
 from inferometer.nn.shards import check_index, read_index
-from inferometer.nn.source import prevailing_dtype
+from inferometer.nn.source import Extent, prevailing_dtype
 
 _DTYPES: Final[Mapping[str, torch.dtype]] = {
     "F64": torch.float64,
@@ -55,17 +55,29 @@ class SafetensorsSource:
         return torch.float32
 
     def read(self, name: str, device: torch.device | str, dtype: torch.dtype) -> Tensor:
-        file, kind = self._files[name], self._kinds[name]
-        if kind not in _DTYPES:
-            raise ModelError(f"{file}: the tensor {name} is stored as {kind}, which is not supported, only {', '.join(_DTYPES)}")
+        self._check(name)
         return self.raw(name).to(device=device, dtype=dtype)
 
-    def raw(self, name: str) -> Tensor:
-        """The tensor on the CPU in the type it is stored in. Raises ModelError where it is damaged."""
+    def read_part(self, name: str, extent: Extent, device: torch.device | str, dtype: torch.dtype) -> Tensor:
+        self._check(name)
+        return self.raw(name, extent).to(device=device, dtype=dtype)
+
+    def _check(self, name: str) -> None:
+        if self._kinds[name] not in _DTYPES:
+            known = ", ".join(_DTYPES)
+            raise ModelError(
+                f"{self.where(name)}: the tensor {name} is stored as {self._kinds[name]}, which is not supported, only {known}"
+            )
+
+    def raw(self, name: str, extent: Extent | None = None) -> Tensor:
+        """The tensor on the CPU in the type it is stored in, or a part of it. Raises ModelError where it is damaged."""
         from safetensors import SafetensorError
 
         file = self._files[name]
         try:
+            if extent is not None:
+                part: Tensor = self._open[file].get_slice(name)[tuple(slice(start, stop) for start, stop in extent)]
+                return part
             tensor: Tensor = self._open[file].get_tensor(name)
         except (SafetensorError, OSError, RuntimeError, ValueError) as error:
             raise ModelError(f"{file}: the tensor {name} cannot be read: {' '.join(str(error).split())}") from None

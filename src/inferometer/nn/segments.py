@@ -17,7 +17,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from inferometer.model.spec import Alibi, ModelSpec
-from inferometer.nn.alibi import slopes
+from inferometer.nn.alibi import slopes_of
 from inferometer.nn.batch import RaggedBatch
 from inferometer.nn.cache import PagedCache
 
@@ -102,23 +102,23 @@ def _pages(batch: RaggedBatch, cache: PagedCache | None, first: int, sequences: 
 
 def _mask(spec: ModelSpec, contexts: list[int], queries: int, positions: Tensor, dtype: torch.dtype, *, fresh: bool) -> Tensor | None:
     """positions: int64 (sequences, queries). None where no mask is needed or the kernel's own triangle serves."""
-    alibi = isinstance(spec.positions, Alibi)
+    alibi = spec.positions if isinstance(spec.positions, Alibi) else None
     even = len(set(contexts)) == 1
-    if spec.encoder or (not alibi and (fresh or (queries == 1 and even))):
+    if spec.encoder or (alibi is None and (fresh or (queries == 1 and even))):
         return None
     keys = torch.arange(max(contexts), device=positions.device)
     rows = positions[:1] if even else positions  # sequences of one context length share their positions
-    if not alibi:
+    if alibi is None:
         return (keys <= rows[:, :, None])[:, None]
     # Distances, not key positions: equal under softmax, and exact in 16 bits where it matters, close to the query.
     distance = keys - rows[:, None, :, None]
-    return (_slopes(spec.heads, positions.device) * distance).masked_fill(distance > 0, float("-inf")).to(dtype)
+    return (_slopes(alibi, spec.heads, positions.device) * distance).masked_fill(distance > 0, float("-inf")).to(dtype)
 
 
 @lru_cache
-def _slopes(heads: int, device: torch.device) -> Tensor:
+def _slopes(alibi: Alibi, heads: int, device: torch.device) -> Tensor:
     """float32 (heads, 1, 1), kept on the device: a copy from the host in every sweep would make it wait."""
-    return torch.tensor(slopes(heads), device=device)[:, None, None]
+    return torch.tensor(slopes_of(alibi, heads), device=device)[:, None, None]
 
 
 def _held(cache: PagedCache, memory: Literal["keys", "values"], segment: Segment, layer: int, dtype: torch.dtype) -> Tensor:

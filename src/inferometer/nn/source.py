@@ -10,6 +10,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+Extent = tuple[tuple[int, int], ...]
+"""A part of a tensor: (start, stop) in each of its dimensions."""
+
 
 class CheckpointSource(Protocol):
     """A checkpoint's tensors. Names are exactly those in the file; the loader resolves prefixes and older spellings."""
@@ -34,6 +37,10 @@ class CheckpointSource(Protocol):
         """
         ...
 
+    def read_part(self, name: str, extent: Extent, device: torch.device | str, dtype: torch.dtype) -> Tensor:
+        """As `read`, of a part alone: no more of the file is touched than holds it (dummy numbers are drawn whole)."""
+        ...
+
     def where(self, name: str) -> str:
         """The file that holds `name`, for messages; for a name that no file holds, what the checkpoint as a whole is called."""
         ...
@@ -41,6 +48,11 @@ class CheckpointSource(Protocol):
     def close(self) -> None:
         """Lets go of the files."""
         ...
+
+
+def part_of(tensor: Tensor, extent: Extent) -> Tensor:
+    """The part as a view."""
+    return tensor[tuple(slice(start, stop) for start, stop in extent)]
 
 
 def prevailing_dtype(stored: Iterable[tuple[torch.dtype, tuple[int, ...]]]) -> torch.dtype | None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from inferometer.errors import ModelError
 from inferometer.nn.shards import check_index, read_index
-from inferometer.nn.source import prevailing_dtype
+from inferometer.nn.source import Extent, part_of, prevailing_dtype
 
 # What torch.load is seen to raise on damaged files, beyond its own refusals.
 _DAMAGE: Final = (
@@ -63,6 +63,12 @@ class TorchBinSource:
         return torch.float32
 
     def read(self, name: str, device: torch.device | str, dtype: torch.dtype) -> Tensor:
+        return self._stored_as(name).to(device=device, dtype=dtype)
+
+    def read_part(self, name: str, extent: Extent, device: torch.device | str, dtype: torch.dtype) -> Tensor:
+        return part_of(self._stored_as(name), extent).to(device=device, dtype=dtype)
+
+    def _stored_as(self, name: str) -> Tensor:
         file = self._files[name]
         tensor = self._load(file)[name]
         if tensor.is_meta:
@@ -70,7 +76,7 @@ class TorchBinSource:
         if tensor.dtype not in (torch.float64, torch.float32, torch.float16, torch.bfloat16) or tensor.layout != torch.strided:
             kind = str(tensor.dtype).removeprefix("torch.")
             raise ModelError(f"{file}: the tensor {name} is stored as {kind}, which is not supported; use a floating-point checkpoint")
-        return tensor.to(device=device, dtype=dtype)
+        return tensor
 
     def where(self, name: str) -> str:
         return str(self._files.get(name, self._path))

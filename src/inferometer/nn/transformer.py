@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -9,23 +10,26 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from inferometer.errors import ModelError
-from inferometer.kernels.embed import Positions, embed
-from inferometer.kernels.log_softmax import log_softmax
+from inferometer.kernels.embed import Positions, Tokens, embed
 from inferometer.kernels.norm import NormWeights
 from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.kernels.token_rows import Places
+from inferometer.model.parameters import parameters
+from inferometer.model.shard import Shard
 from inferometer.model.spec import LearnedPositions, ModelSpec, Rotary
 from inferometer.nn.attention import sweep_context
 from inferometer.nn.batch import RaggedBatch
 from inferometer.nn.cache import PagedCache
+from inferometer.nn.collective import ALONE, Collective
 from inferometer.nn.few_tokens import FewTokens
+from inferometer.nn.flat_layer import FlatLayer
 from inferometer.nn.formats.layout import Layouts
 from inferometer.nn.head import Head, padded_rows
 from inferometer.nn.layers import Layer, Norm
 from inferometer.nn.linear import Linear
 from inferometer.nn.numerics import Numerics
 from inferometer.nn.product_choice import ProductChoice
-from inferometer.nn.residency import AllResident, Residency
+from inferometer.nn.residency import AllResident, LayerMemory, Residency
 from inferometer.nn.rotary import RotaryEmbedding
 from inferometer.nn.segments import attention_kernels
 from inferometer.nn.stream import Stream
@@ -45,10 +49,14 @@ class Table(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Tokens, positions and token types summed, projected and normed as the spec says."""
+    """Tokens, positions and token types summed, projected and normed as the spec says.
 
-    def __init__(self, spec: ModelSpec) -> None:
+    spec: of this rank's part. held: the tokens whose rows the table has, before those that pad it; None for all.
+    """
+
+    def __init__(self, spec: ModelSpec, held: range | None = None) -> None:
         super().__init__()
+        self.held = held
         self.token = Table(spec.vocabulary, spec.embedding)
         self.projection = Linear(spec.embedding, spec.hidden, bias=False) if spec.embedding != spec.hidden else None
         self.position: Table | None = None
@@ -59,15 +67,23 @@ class Embedding(nn.Module):
         self.token_type = Table(spec.token_types, spec.hidden) if spec.token_types else None
         self.norm = Norm(spec) if spec.embedding_norm else None
 
-    def forward(self, batch: RaggedBatch) -> Tensor:
+    def forward(self, batch: RaggedBatch, ranks: Collective = ALONE) -> Tensor:
         """-> (tokens, hidden). What the batch's block table has yet to hold is written too."""
         entries = None if batch.rows is None else batch.rows.entries
-        if self.projection is None and batch.token_types is None:
-            positions = None if self.position is None else Positions(self.position.weight, batch.positions, self.offset)
-            kind = None if self.token_type is None else self.token_type.weight[0]
-            norm = None if self.norm is None else self.norm.weights
-            return embed(batch.tokens, self.token.weight, positions, kind, norm, entries)
-        x = embed(batch.tokens, self.token.weight, entries=entries)
+        positions = None if self.position is None else Positions(self.position.weight, batch.positions, self.offset)
+        if ranks.size == 1:
+            if self.projection is None and batch.token_types is None:
+                kind = None if self.token_type is None else self.token_type.weight[0]
+                norm = None if self.norm is None else self.norm.weights
+                return embed(batch.tokens, self.token.weight, positions, kind, norm, entries)
+            x = embed(batch.tokens, self.token.weight, entries=entries)
+        else:
+            tokens = Tokens(batch.token_ids, batch.newest, self.held)
+            if self.projection is None and self.token_type is None:
+                # Rank 0 alone adds positions, in the launch that looks tokens up: every number is then a sum of at most two.
+                x = ranks.all_reduce(embed(tokens, self.token.weight, None if ranks.rank else positions, entries=entries))
+                return x if self.norm is None else self.norm(x)
+            x = ranks.all_reduce(embed(tokens, self.token.weight, entries=entries))
         if self.projection is not None:
             x = self.projection(x)
         if self.position is not None:
@@ -82,10 +98,15 @@ class Transformer(nn.Module):
     """A decoder or encoder after `spec`. Its state_dict holds exactly the tensors of model.parameters, uninitialised.
 
     numerics: how sums are taken; a model of invariant numerics is packed (`pack`) before it runs.
-    quantised: which matrices are kept in few bits, by name; their parameters are then shapes without numbers.
+    quantised: which matrices are kept in few bits, by name, and how as a whole; their parameters are then shapes without numbers.
+    collective: the ranks that share the model, of which each makes one of these in its own process and calls the same methods in the same
+    order. What a method returns is then equal to the bit on all of them.
+    layer_memory: where layers that are not always on the device are while they run; `residency` is then to be set before a sweep.
+
+    spec: of the whole model. local: of this rank's part, after which parameters and caches are made.
 
     Memory is taken at construction on `device` in `dtype`; raises torch.OutOfMemoryError where there is too little, ModelError for a
-    spec that is only estimated.
+    spec that is only estimated, UserError where the ranks do not divide the model.
     """
 
     def __init__(
@@ -95,36 +116,53 @@ class Transformer(nn.Module):
         dtype: torch.dtype,
         numerics: Numerics = Numerics.FASTEST,
         quantised: Layouts | None = None,
+        collective: Collective = ALONE,
+        layer_memory: LayerMemory | None = None,
     ) -> None:
         super().__init__()
         if spec.unrun is not None:
             raise ModelError(f"{spec.name} is estimated only: {spec.unrun} cannot be run; use a model of another family")
         self.spec = spec
+        self.collective = collective
+        shard = Shard(collective.rank, collective.size)
+        self.local = local = shard.local(spec)
+        held = None if shard.count == 1 else shard.tokens(spec)
         self.numerics = numerics
         self._ready = numerics is Numerics.FASTEST
         with torch.device("meta"):
-            self.embedding = Embedding(spec)
-            self.layers = nn.ModuleList(Layer(spec, i) for i in range(spec.layers))
+            self.embedding = Embedding(local, held)
+            self.layers = nn.ModuleList(Layer(local, i) for i in range(spec.layers))
             self.final_norm = Norm(spec) if spec.final_norm else None
             self.pooler = Linear(spec.hidden, spec.hidden, bias=True) if spec.pooler else None
-            self.head = None if spec.encoder else Head(spec)
+            self.head = None if spec.encoder else Head(local, held, spec.vocabulary)
         self.to(dtype)
-        self._allocate(device, quantised or {})
+        self.layouts: Layouts = quantised or {}
+        self._allocate(device, layer_memory)
         self.rotary = RotaryEmbedding(spec.positions, spec.head_size, device) if isinstance(spec.positions, Rotary) else None
         self.residency: Residency = AllResident()
         self.few_tokens: FewTokens | None = None
         self.eval()
 
-    def _allocate(self, device: torch.device, quantised: Layouts) -> None:
+    def _allocate(self, device: torch.device, layer_memory: LayerMemory | None) -> None:
         """Takes the memory of all parameters. Raises KeyError for the name of a matrix that is none of a linear map."""
-        for name, layout in quantised.items():
+        shapes = {parameter.name: parameter.shape for parameter in parameters(self.spec)} if self.layouts else {}
+        for name, layout in self.layouts.items():
             linear = self.get_submodule(name.removesuffix(".weight"))
             assert isinstance(linear, Linear)
-            linear.quant = layout.empty(linear.weight.shape[0], linear.weight.shape[1], device)
+            outputs, inputs = linear.weight.shape
+            linear.quant = layout.part(shapes[name][1], inputs).empty(outputs, inputs, "meta")
+        flat = [FlatLayer.of(layer) for layer in self.layers]
+        memory: Sequence[Tensor | None] = [None] * len(flat)
+        if layer_memory is not None:
+            memory = layer_memory([each.nbytes for each in flat])
+        placed: set[nn.Module] = set()
+        for layer, form, lent in zip(self.layers, flat, memory, strict=True):
+            if lent is not None:
+                form.bind(layer, lent)
+                placed.update(layer.modules())
         for module in self.modules():
-            for name, parameter in module.named_parameters(recurse=False):
-                if not (name == "weight" and isinstance(module, Linear) and module.quant is not None):
-                    setattr(module, name, nn.Parameter(torch.empty_like(parameter, device=device), requires_grad=False))
+            if module not in placed:
+                _materialise(module, device)
 
     @property
     def quantised(self) -> dict[str, QuantWeight]:
@@ -149,15 +187,20 @@ class Transformer(nn.Module):
         """Where inputs are expected."""
         return self.embedding.token.weight.device
 
+    @property
+    def resident(self) -> bool:
+        """Whether every layer is always on the device."""
+        return isinstance(self.residency, AllResident)
+
     def pack(self) -> None:
         """Puts the layers' matrices into the layout that the CPU's matrix instructions read, in place of the plain one, and readies the
         kernels for sweeps of few tokens. To be called once the weights are there.
 
-        From then on `state_dict` holds only the shapes of what was packed. Does nothing on other devices.
+        From then on `state_dict` holds only the shapes of what was packed. Does nothing on other devices, and for layers that come and go.
         With invariant numerics it also finds out, on any device, how products can be taken so that no row's bits depend on others.
         """
         for module in self.modules():
-            if isinstance(module, Linear):
+            if isinstance(module, Linear) and self.resident:
                 module.pack()
         if self.numerics is Numerics.INVARIANT:
             self._choose_products()
@@ -171,7 +214,8 @@ class Transformer(nn.Module):
             if isinstance(module, Linear):
                 module.product = choice.product(module.weight, module.bias, module.packed, module.quant)
             elif isinstance(module, Head):
-                module.product = choice.product(self.embedding.token.weight if module.weight is None else module.weight)
+                matrix = module.matrix(self.embedding.token.weight)
+                module.product = choice.product(matrix) if len(matrix) else None
 
     def forward(self, batch: RaggedBatch, cache: PagedCache | None = None, logits: Literal["last", "all"] = "last") -> Tensor:
         """Logits after each sequence's last token (sequences, vocabulary), or after every token (tokens, vocabulary)."""
@@ -191,10 +235,10 @@ class Transformer(nn.Module):
         if not self._ready:
             raise RuntimeError("a model of invariant numerics runs once its weights are loaded and `pack` has been called")
         rotation = None if self.rotary is None else self.rotary.tables(batch.positions, batch.rotary_lengths, self.dtype)
-        x: Tensor = self.embedding(batch)
+        x: Tensor = self.embedding(batch, self.collective)
         if self.few_tokens is not None and cache is not None and self.few_tokens.serves(batch, cache):
-            return self.few_tokens.sweep(x, batch, cache, rotation), None
-        sweep = sweep_context(batch, self.spec, cache, rotation, x, self.numerics)
+            return self.few_tokens.sweep(x, batch, cache, rotation, self.collective), None
+        sweep = sweep_context(batch, self.local, cache, rotation, x, self.numerics, self.collective)
         stream = Stream(x)
         del x  # the layers hold what they need
         with attention_kernels(self.device):
@@ -206,7 +250,7 @@ class Transformer(nn.Module):
             return stream.whole, None
         if stream.delta is None:
             return stream.x, self.final_norm.weights
-        return self.final_norm(*stream.parts), None
+        return stream.normed(self.final_norm.weights), None
 
     def logits(self, hidden: Tensor, out: Tensor | None = None, norm: NormWeights | None = None) -> Tensor:
         """(rows, hidden) -> (rows, vocabulary), in the model's dtype. Raises ValueError for an encoder, which has no head.
@@ -215,7 +259,7 @@ class Transformer(nn.Module):
         """
         if self.head is None:
             raise ValueError("an encoder has no logits")
-        found: Tensor = self.head(hidden, self.embedding.token.weight, out, self.few_tokens, norm)
+        found: Tensor = self.head(hidden, self.embedding.token.weight, out, self.few_tokens, norm, self.collective)
         return found
 
     def logits_room(self, rows: int) -> Tensor:
@@ -229,16 +273,20 @@ class Transformer(nn.Module):
         """
         if self.head is None:
             raise ValueError("an encoder has no logits")
-        self.head.choose(hidden, self.embedding.token.weight, places, room, norm)
+        self.head.choose(hidden, self.embedding.token.weight, places, room, norm, self.few_tokens, self.collective)
 
     def log_probabilities(self, hidden: Tensor, targets: Tensor, *, chunk: int = 256) -> Tensor:
         """float32 (rows,): log-probability of int64 `targets` (rows,) after each hidden state.
 
-        `chunk` rows of logits exist at a time, so that a long prompt needs no (tokens, vocabulary) matrix.
+        `chunk` rows of logits exist at a time, so that a long prompt needs no (tokens, vocabulary) matrix. Raises ValueError for an
+        encoder.
         """
+        if self.head is None:
+            raise ValueError("an encoder has no logits")
         parts = []
         for states, wanted in zip(torch.split(hidden, chunk), torch.split(targets, chunk), strict=True):
-            parts.append(log_softmax(self.logits(states).float()).gather(1, wanted[:, None])[:, 0])
+            found = self.head.log_probabilities(states, wanted, self.embedding.token.weight, self.few_tokens, self.collective)
+            parts.append(found)
         return torch.cat(parts)
 
     def pooled(self, hidden: Tensor, batch: RaggedBatch) -> Tensor:
@@ -247,3 +295,13 @@ class Transformer(nn.Module):
             raise ValueError("this model has no pooler")
         first = batch.last_tokens - upload(batch.query_lengths, torch.int64, hidden.device) + 1
         return torch.tanh(self.pooler(hidden[first]))
+
+
+def _materialise(module: nn.Module, device: torch.device) -> None:
+    """Gives a module's own weights memory."""
+    quant = module.quant if isinstance(module, Linear) else None
+    if isinstance(module, Linear) and quant is not None:
+        module.quant = quant.empty_on(device)
+    for name, parameter in module.named_parameters(recurse=False):
+        if not (name == "weight" and quant is not None):
+            setattr(module, name, nn.Parameter(torch.empty_like(parameter, device=device), requires_grad=False))

@@ -64,10 +64,14 @@ class Diagonal:
     A group is up to group_size requests from the front of the queue. It enters when the group before it has computed its prompts, fewer
     than num_groups groups are in flight (None for no limit), and in every sweep to come, should all go on to their limits, there are
     pages for all. The first of all is cut to what fits.
+
+    prompt_tokens: where weights come in with every sweep, the tokens of prompts that a sweep can run meanwhile; more groups enter together
+    as long as their prompts are no more than that, and end together. None where nothing comes: one group a sweep.
     """
 
     group_size: int = GROUP_SIZE
     num_groups: int | None = None
+    prompt_tokens: int | None = None
     name: ClassVar[str] = "diagonal"
 
     def plan(self, batch: Batch) -> None:
@@ -75,15 +79,29 @@ class Diagonal:
         alone = not batch.running
         batch.decode()
         if batch.waiting and not batch.prefilling:
-            group = _group(batch, self.group_size)
-            if alone:
-                _admit(batch, _fitting(group, batch.pool.pages))
-            elif self._has_room(batch) and len(group) <= batch.free_seats and _fit_beside(batch, group):
-                _admit(batch, group)
+            self._enter(batch, alone=alone)
         _prefill(batch)
 
-    def _has_room(self, batch: Batch) -> bool:
-        return self.num_groups is None or len({sequence.group for sequence in batch.decoding}) < self.num_groups
+    def _enter(self, batch: Batch, *, alone: bool) -> None:
+        group = _group(batch, self.group_size)
+        if alone:
+            group = _fitting(group, batch.pool.pages)
+        elif not (self._has_room(batch, 0) and len(group) <= batch.free_seats and _fit_beside(batch, group)):
+            return
+        entered, groups = list(group), 1
+        _admit(batch, group)
+        while self.prompt_tokens is not None and batch.waiting:
+            group = _group(batch, self.group_size)
+            together = [*entered, *group]
+            if sum(sequence.pending for sequence in together) > min(self.prompt_tokens, batch.left):
+                break
+            if not (self._has_room(batch, groups) and len(group) <= batch.free_seats and _fit_beside(batch, together)):
+                break
+            entered, groups = together, groups + 1
+            _admit(batch, group)
+
+    def _has_room(self, batch: Batch, entered: int) -> bool:
+        return self.num_groups is None or len({sequence.group for sequence in batch.decoding}) + entered < self.num_groups
 
 
 def _group(batch: Batch, size: int) -> list[Sequence]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
 from inferometer.engine.llm import LLM
+from inferometer.engine.parallel.ranks import RanksError
 from inferometer.errors import UserError
 from inferometer.server.messages import Abort, Broken, Command, Embed, Embedded, Event, Refused, Stop
 
@@ -43,6 +44,8 @@ class EmbeddingLoop:
             vectors = self._llm.encode([list(row) for row in embed.rows])
         except UserError as error:
             self._send(Refused(embed.request_id, str(error)))
+        except RanksError:
+            raise  # nothing can be served any more
         except Exception as error:  # noqa: BLE001  (the next ones are to be served)
             self._send(Broken((embed.request_id,), f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"))
         else:

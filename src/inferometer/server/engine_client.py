@@ -21,6 +21,7 @@ from inferometer.server.messages import (
     Embedded,
     Event,
     Failed,
+    Lost,
     Ping,
     Pong,
     Ready,
@@ -41,11 +42,13 @@ class EngineClient(asyncio.Protocol):
 
     observer: told of every step, behind its generations, and of failed ones; nobody until it is set.
     ready: resolves to what was loaded, or to the reason why nothing was. broken: a step has failed and none has succeeded since.
-    gone: the process has ended, or closed its side.
+    gone: the process has ended, or closed its side. lost: resolves to why nothing can be served any more, where a model of several ranks
+    has lost one.
     """
 
     def __init__(self) -> None:
         self.ready: asyncio.Future[Ready | Failed] = asyncio.get_running_loop().create_future()
+        self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.broken = False
         self.gone = False
         self.observer = Observer()
@@ -120,6 +123,13 @@ class EngineClient(asyncio.Protocol):
         """Tells the engine to end."""
         self._send(Stop())
 
+    def lose(self, reason: str) -> None:
+        """Ends everything that is open, for good. Of several reasons the first counts."""
+        if not self.lost.done():
+            self.lost.set_result(reason)
+        self.gone = True
+        self.fail_all(failed)
+
     def fail_all(self, reason: Callable[[], ApiError]) -> None:
         """Ends everything that is open."""
         for generation in list(self._generations.values()):
@@ -173,6 +183,8 @@ class EngineClient(asyncio.Protocol):
                 self.observer.broken(prompts=any(generation.times.arrived is None for generation in lost))
                 for request_id in request_ids:
                     self._end(request_id, failed())
+            case Lost(message):
+                self.lose(message)
             case Embedded(request_id):
                 self._progress = self._heard
                 self.broken = False

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
 from inferometer.engine.engine import Engine
+from inferometer.engine.parallel.ranks import RanksError
 from inferometer.errors import UserError
 from inferometer.schedule.request import Request
 from inferometer.schedule.sampling import check
@@ -79,6 +80,8 @@ class EngineLoop:
         began = self._since or time.perf_counter()
         try:
             emissions = self._engine.step()
+        except RanksError:
+            raise  # nothing can be served any more
         except Exception as error:  # noqa: BLE001  (the engine has dropped all requests; the next ones are to be served)
             lost = tuple(self._alive)
             self._alive.clear()

@@ -15,14 +15,17 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, Literal, cast
 
-from inferometer.bench.machine.lifeline import die_with
+from inferometer.engine.parallel.lifeline import die_with
+from inferometer.engine.parallel.torchrun import Torchrun
 from inferometer.errors import UserError
 from inferometer.server.frames import FrameReader, frame, receive
-from inferometer.server.messages import Begin, Command, Event, Failed, Ping, Pong, Ready
+from inferometer.server.messages import Begin, Command, Event, Failed, Lost, Ping, Pong, Ready
 
 if TYPE_CHECKING:
     from inferometer.engine.engine import Engine
     from inferometer.engine.llm import LLM
+    from inferometer.engine.parallel.leader import Leader
+    from inferometer.engine.parallel.ranks import Ranks
     from inferometer.server.settings import ServerSettings
 
 SWEEP_TOKENS: Final = 384
@@ -44,12 +47,18 @@ def main(arguments: list[str]) -> int:
     try:
         loop = _start(begin.settings, link)
     except UserError as error:
-        link.send(Failed(str(error), user=True))
+        link.send(Failed(str(error).replace("--tensor-parallel", "--num-shard"), user=True))
         return 1
     except Exception as error:  # noqa: BLE001  (whatever it is, the other process tells it in one line)
         link.send(Failed(f"{type(error).__name__}: {' '.join(str(error).split())}", user=False))
         return 1
-    loop()
+    from inferometer.engine.parallel.ranks import RanksError
+
+    try:
+        loop()
+    except RanksError as error:
+        link.send(Lost(str(error)))
+        return 1
     return 0
 
 
@@ -86,6 +95,7 @@ class _Link:
 def _start(settings: ServerSettings, link: _Link) -> Callable[[], None]:
     """Loads, warms up, reports Ready; the loop that serves."""
     from inferometer.engine.llm import LLM
+    from inferometer.engine.parallel.leader import Leader
     from inferometer.server.embedding_loop import EmbeddingLoop
     from inferometer.server.engine_loop import EngineLoop
     from inferometer.server.warm_up import warm_up
@@ -99,9 +109,15 @@ def _start(settings: ServerSettings, link: _Link) -> Callable[[], None]:
         tokenizer=settings.tokenizer,
         quantize=settings.quantize,
         kv_dtype=settings.kv_dtype,
+        tensor_parallel=_ranks(settings),
         gpu_memory=settings.gpu_memory,
+        offload=settings.offload,
+        host_memory=settings.host_memory,
+        disk=settings.disk,
         seed=settings.seed,
     )
+    if isinstance(llm.ranks, Leader):
+        threading.Thread(target=_tell_failure, args=(llm.ranks, link), name="failure", daemon=True).start()
     if llm.spec.encoder:
         llm.encode([[0]])
         link.send(_ready(llm, None, settings))
@@ -112,13 +128,30 @@ def _start(settings: ServerSettings, link: _Link) -> Callable[[], None]:
     return EngineLoop(engine, link.commands, link.send).run
 
 
+def _ranks(settings: ServerSettings) -> int | Ranks:
+    """One, those that torchrun has started, or ranks of our own, which meet where the settings say."""
+    from inferometer.engine.parallel.leader import start
+    from inferometer.engine.parallel.placement import rank_device
+
+    shards = settings.num_shard or 1
+    if shards == 1 or Torchrun.of() is not None:
+        return shards
+    rank_device(settings.device, 0, shards)  # what there is not enough of is told before anything is started
+    return start(shards, address=settings.master_addr, port=settings.meeting_port)
+
+
+def _tell_failure(ranks: Leader, link: _Link) -> None:
+    """Once a rank has failed, whatever this process waits for."""
+    link.send(Lost(ranks.wait_for_failure()))
+    os._exit(1)
+
+
 def serving_engine(llm: LLM, settings: ServerSettings) -> Engine:
     """The engine for `settings`. Raises UserError where a request of the greatest permitted length could never run."""
-    from inferometer.engine.engine import PAGE_SIZE, SEATS, Engine
-    from inferometer.engine.tuning import tune
+    from inferometer.engine.engine import PAGE_SIZE, SEATS
     from inferometer.engine.watermark import Watermark
 
-    tune(llm.model)  # before memory is measured and sweeps are recorded
+    llm.tune()
     seats = min(SEATS, settings.max_concurrent_requests, settings.max_batch_size or SEATS)
     pages = llm.room(seats=seats, sweep_tokens=SWEEP_TOKENS)
     budget = settings.batch_total_tokens
@@ -136,14 +169,12 @@ def serving_engine(llm: LLM, settings: ServerSettings) -> Engine:
             f"--max-total-tokens {longest} is more than the {pages * PAGE_SIZE} tokens of KV cache that there is memory for; "
             "lower it, or raise --gpu-memory"
         )
-    return Engine(
-        llm.model,
+    return llm.make_engine(
         pages=pages,
         seats=seats,
         sweep_tokens=SWEEP_TOKENS,
         watermark=Watermark(settings.watermark_gamma, settings.watermark_delta),
         graphs=not settings.disable_custom_kernels,
-        kv_dtype=llm.kv_dtype,
     )
 
 
@@ -162,6 +193,7 @@ def _ready(llm: LLM, engine: Engine | None, settings: ServerSettings) -> Ready:
         device_name=device_name(llm.device),
         device_slug=device_slug(llm.device),
         text_limit=llm.text_limit if llm.spec.encoder else None,
+        shards=llm.ranks.size,
     )
 
 

@@ -11,19 +11,20 @@ from inferometer.errors import UserError
 from inferometer.model.formats import NARROW_KV_DTYPES, QUANTIZED_FORMATS
 from inferometer.server.settings import ServerSettings, flag
 
-NO_VARIABLE = frozenset({"hostname", "seed", "device"})
+NO_VARIABLE = frozenset({"hostname", "seed", "device", "disk"})
 """HOSTNAME is set by shells and container runtimes to the machine's own name: who reads it listens where nobody asked for.
-SEED and DEVICE are names that anything may use."""
+SEED, DEVICE and DISK are names that anything may use."""
 
 POINTLESS: Mapping[str, str] = {
     "waiting_served_ratio": "prompts run in pieces beside the requests that generate, so that nobody is paused to let others in",
     "max_waiting_tokens": "requests enter at every step where there is room, so that there is no wait to be bounded",
     "shard_uds_path": "the engine is reached through a socket pair without a name, so that no file can be stale or left behind",
-    "master_addr": "one process drives the device, so that there is no rendezvous",
-    "master_port": "one process drives the device, so that there is no rendezvous",
     "trust_remote_code": "no code of a model is ever run: its configuration describes it, and the transformer is ours",
 }
 """Settings that change nothing here, and why. They are checked all the same."""
+
+MEETING = ("master_addr", "master_port")
+"""Settings that change nothing unless the server starts shards, which meet there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +76,8 @@ def _one_of(*choices: str) -> Callable[[str], str]:
 FLAGS: Sequence[Flag] = (
     Flag("model_id", "Hub id, folder, .gguf file or preset (default: the embedded model)", metavar="MODEL"),
     Flag("revision", "branch, tag or commit of a model of the Hub", metavar="REVISION"),
-    Flag("sharded", "whether to spread the model over several devices", _boolean, "true|false"),
-    Flag("num_shard", "devices to spread the model over", _whole, "N"),
+    Flag("sharded", "whether to spread the model over several devices: all GPUs, or --num-shard", _boolean, "true|false"),
+    Flag("num_shard", "devices to spread the model over, each in a process of its own (default: 1)", _whole, "N"),
     Flag("quantize", f"format of the layers' matrices: {', '.join(QUANTIZED_FORMATS)}; bitsandbytes means int8", metavar="FORMAT"),
     Flag("trust_remote_code", "accepted; no code of a model is ever run", None),
     Flag("max_concurrent_requests", "most requests in flight; one more is refused at once with 429 (default: 128)", _whole, "N"),
@@ -90,8 +91,8 @@ FLAGS: Sequence[Flag] = (
     Flag("max_waiting_tokens", "accepted; requests enter at every step", _whole, "N"),
     Flag("port", "port to listen at, 0 for any free one (default: 3000)", _whole, "PORT"),
     Flag("shard_uds_path", "accepted; no named socket is used", metavar="PATH"),
-    Flag("master_addr", "accepted; there is no rendezvous", metavar="ADDRESS"),
-    Flag("master_port", "accepted; there is no rendezvous", _whole, "PORT"),
+    Flag("master_addr", "address of this machine where the shards meet (default: localhost)", metavar="ADDRESS"),
+    Flag("master_port", "port where the shards meet (default: any that is free)", _whole, "PORT"),
     Flag("huggingface_hub_cache", "the Hub's cache folder", metavar="FOLDER"),
     Flag("weights_cache_override", "folder whose files replace the look-up in the Hub's cache", metavar="FOLDER"),
     Flag("disable_custom_kernels", "run without kernels and graphs of ours", None),
@@ -109,6 +110,9 @@ FLAGS: Sequence[Flag] = (
     Flag("drain_seconds", "how long open requests may go on after SIGTERM (default: 90)", _real, "S"),
     Flag("device", "where to run (default: the first GPU, else the CPU)", metavar="auto|cpu|cuda[:N]"),
     Flag("gpu_memory", "most memory to take on the device, in GiB", _real, "GIB"),
+    Flag("offload", "share of the layers' weights that comes from the host with every step", metavar="weights[:FRACTION]"),
+    Flag("host_memory", "most host memory for these weights, in GiB (default: what is free)", _real, "GIB"),
+    Flag("disk", "folder for the weights that the host's memory has no room for", metavar="DIR"),
     Flag("seed", "of dummy weights and of requests that bring none (default: 0)", _whole, "N"),
     Flag("validation_workers", "threads that tokenise (default: 2)", _whole, "N"),
     Flag("max_top_n_tokens", "largest top_n_tokens of a request (default: 20)", _whole, "N"),
@@ -151,6 +155,12 @@ def pointless(settings: ServerSettings) -> list[str]:
     lines = [
         f"{flag(name)} has no effect: {reason}" for name, reason in POINTLESS.items() if getattr(settings, name) != getattr(default, name)
     ]
+    if settings.sharded is False or (settings.num_shard or 1) == 1:
+        lines += [
+            f"{flag(name)} has no effect: one process drives the device, so that there is nobody to meet"
+            for name in MEETING
+            if getattr(settings, name) != getattr(default, name)
+        ]
     if settings.sharded is False and (settings.num_shard or 1) > 1:
         lines.append(f"--num-shard {settings.num_shard} has no effect: --sharded false asks for one device")
     if settings.revision is not None and settings.model_id is None:

@@ -10,10 +10,12 @@ import signal
 import socket
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import uvicorn
 
+from inferometer.engine.parallel.lifeline import Neighbour
 from inferometer.errors import UserError
 from inferometer.server.app import make_app
 from inferometer.server.child import Child
@@ -26,12 +28,17 @@ from inferometer.server.observatory import Observatory
 from inferometer.server.served_model import ServedModel, find_model
 from inferometer.server.service import Service
 from inferometer.server.settings import ServerSettings
+from inferometer.server.shards import shard_count
 from inferometer.server.step_prices import step_prices
 from inferometer.server.traces import Tracer, make_tracer
 
 LOG = logging.getLogger(__name__)
 
 PING_SECONDS = 2.0
+HUNG_SECONDS = 5.0
+"""Without an answer to a ping for so long, a rank 0 that does not run counts as hung."""
+TOLD_SECONDS = 0.5
+"""How long after its process the last words of rank 0 may come."""
 FLUSH_SECONDS = 1.0
 """How long answers that were cut off may take to be written."""
 
@@ -40,17 +47,24 @@ class StartError(RuntimeError):
     """The engine could not be started, for no reason that a user could mend."""
 
 
+class LostError(RuntimeError):
+    """A rank of the model has failed while it was served."""
+
+
 def serve(settings: ServerSettings) -> int:
     """Serves until a signal ends it. The exit code: 0 after a signal, 1 if the engine had died by then.
 
-    Raises UserError for whatever keeps it from starting, StartError where the engine failed for another reason.
+    Raises UserError for whatever keeps it from starting, StartError where the engine failed for another reason, LostError where a model
+    of several shards has lost one.
     """
     set_up_logging(as_json=settings.json_output)
     listener = _bind(settings)
     with listener:
         if settings.huggingface_hub_cache is not None:
             os.environ["HF_HUB_CACHE"] = settings.huggingface_hub_cache  # for the engine's process as well
-        model = find_model(settings)
+        shards = shard_count(settings, os.environ)
+        model = find_model(settings, shards)
+        settings = replace(settings, num_shard=shards, sharded=None)
         settings = (settings.fitted_to_embed if model.spec.encoder else settings.fitted)(model.context_limit)
         for line in pointless(settings):
             LOG.info(line)
@@ -96,6 +110,8 @@ class _Server:
             service.close()
             died = client.gone
             client.stop()
+        if client.lost.done():
+            raise LostError(client.lost.result())
         return 1 if died else 0
 
     def _signalled(self) -> None:
@@ -136,23 +152,45 @@ class _Server:
         self._listener.listen(config.backlog)  # from here on whoever connects is served, if not at once
         serving = asyncio.create_task(server.serve(sockets=[self._listener]))
         pinging = asyncio.create_task(_ping(service.client))
+        watching = asyncio.create_task(self._watch(service.client)) if (self._settings.num_shard or 1) > 1 else None
         host, port = self._listener.getsockname()[:2]
         LOG.info("serving %s on http://%s:%d", service.model.name, f"[{host}]" if ":" in host else host, port)
-        await asyncio.wait((serving, asyncio.create_task(self._ending.wait())), return_when=asyncio.FIRST_COMPLETED)
+        ends = (serving, asyncio.create_task(self._ending.wait()), service.client.lost)
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         await self._drain(service)
         server.should_exit = True
         await asyncio.wait((serving,), timeout=FLUSH_SECONDS)
         server.force_exit = True
         await serving
         pinging.cancel()
+        if watching is not None:
+            watching.cancel()
+
+    async def _watch(self, client: EngineClient) -> None:
+        """Finds out that rank 0 has ended, or does not answer: the others end with it by themselves."""
+        process, hung = self._child.process, Neighbour(self._child.process.pid)
+        while not client.lost.done():
+            if client.gone and not client.lost.done():
+                await asyncio.sleep(TOLD_SECONDS)  # it may have said why
+                code = process.poll()
+                how = "" if code is None else f" ({signal.Signals(-code).name if code < 0 else f'exit code {code}'})"
+                client.lose(f"rank 0 (process {process.pid}) has ended{how}")
+            elif client.silent_seconds > HUNG_SECONDS and hung.stopped:
+                process.kill()
+                client.lose(f"rank 0 (process {process.pid}) has stopped answering")
+            await asyncio.sleep(0.2)
 
     async def _drain(self, service: Service) -> None:
-        """Lets open requests finish, for drain_seconds or until a second signal; then cuts them off."""
+        """Lets open requests finish, for drain_seconds or until a second signal; then cuts them off. Without an engine they have failed."""
         service.draining = True
         LOG.info("ending: %d permits are taken", service.permits.taken)
         back = asyncio.create_task(service.permits.all_back())
         now = asyncio.create_task(self._now.wait())
-        await asyncio.wait((back, now), timeout=self._settings.drain_seconds, return_when=asyncio.FIRST_COMPLETED)
+        lost, ends = service.client.lost, (back, now, service.client.lost)
+        if not lost.done():
+            await asyncio.wait(ends, timeout=self._settings.drain_seconds, return_when=asyncio.FIRST_COMPLETED)
+        if lost.done():  # what was open has failed by now
+            await asyncio.wait((back,), timeout=FLUSH_SECONDS)
         if not back.done():
             LOG.warning("%d permits were still taken: their requests are cut off", service.permits.taken)
             service.cut_off()

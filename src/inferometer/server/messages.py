@@ -64,7 +64,8 @@ class Ready:
     pages: of page_size tokens each. dtype, device: as they print ("float32", "cuda:0"). device_name: of the hardware.
     page_bytes: over all layers. seats: most sequences that run together. device_slug: the catalogue's name of the hardware. Pages and
     seats are 0 for an encoder, which has none. text_limit: most tokens of a text that an encoder takes in, None for any number.
-    weights: in few bits, None where they are not. kv_dtype: of the cache, None for the activations'.
+    weights: in few bits, None where they are not. kv_dtype: of the cache, None for the activations'. shards: devices that share the model;
+    pages and bytes are those of one.
     """
 
     pages: int
@@ -78,6 +79,7 @@ class Ready:
     text_limit: int | None = None
     weights: WeightFormat | None = None
     kv_dtype: str | None = None
+    shards: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +156,13 @@ class Broken:
 
 
 @dataclass(frozen=True, slots=True)
+class Lost:
+    """A rank of the model has failed, and the others have ended with it. message: which, and why. The process ends behind it."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Embedded:
     """The answer to Embed: float32 (rows, hidden), as bytes."""
 
@@ -167,4 +176,4 @@ class Pong:
     """The process lives."""
 
 
-Event = Ready | Failed | Step | Refused | Broken | Embedded | Pong
+Event = Ready | Failed | Step | Refused | Broken | Lost | Embedded | Pong

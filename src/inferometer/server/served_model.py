@@ -9,6 +9,7 @@ from pathlib import Path
 from inferometer.errors import UserError
 from inferometer.model.description import ModelDescription, describe, with_weights
 from inferometer.model.quantisation import check_quantize, read_quantisation, resolve_quantize
+from inferometer.model.shard import check_shards
 from inferometer.model.spec import ModelSpec
 from inferometer.server.settings import ServerSettings
 from inferometer.text.folder import folder_chat_template
@@ -51,20 +52,21 @@ class ServedModel:
         return self.description.hub_id is not None
 
 
-def find_model(settings: ServerSettings) -> ServedModel:
-    """Finds the model and reads its configuration and tokenizer, not its weights.
+def find_model(settings: ServerSettings, shards: int = 1) -> ServedModel:
+    """Finds the model and reads its configuration and tokenizer, not its weights. shards: that it is to be spread over.
 
     Raises UserError, one line, for a model or tokenizer that is not there or cannot be read, and for what this server cannot run.
     """
     check_quantize(settings.quantize)
-    if settings.num_shard is not None and settings.num_shard > 1 and settings.sharded is not False:
-        raise UserError(f"--num-shard {settings.num_shard}: this version runs a model on one device; use --num-shard 1")
-    if settings.sharded and settings.num_shard is None:
-        raise UserError("--sharded true: this version runs a model on one device; leave it out")
     dummy = settings.weights == "dummy"
     if settings.weights_cache_override is not None and not Path(settings.weights_cache_override).is_dir():
         raise UserError(f"--weights-cache-override {settings.weights_cache_override}: no such folder; give one with the model's files")
     described = describe(settings.model_path, config_only=dummy, revision=settings.revision)
+    if shards > 1:
+        try:
+            check_shards(described.spec, shards)
+        except UserError as error:
+            raise UserError(str(error).replace("--tensor-parallel", "--num-shard")) from None
     described = described if dummy else with_weights(described, revision=settings.revision)
     resolve_quantize(settings.quantize, read_quantisation(described.config, described.name))
     if settings.quantize == "bitsandbytes":

@@ -6,10 +6,12 @@ import math
 from dataclasses import dataclass, replace
 
 from inferometer.errors import UserError
+from inferometer.model.offload import read_offload
 
 MAX_INPUT_LENGTH = 1000
 MAX_TOTAL_TOKENS = 1512
 """text-generation-inference's defaults. A model of fewer positions lowers them, unless they were asked for."""
+MASTER_PORT = 29500
 MAX_BEST_OF = 2
 """Its default as well; fewer permits lower it."""
 
@@ -23,7 +25,9 @@ class ServerSettings:
     drain_seconds: how long open requests may go on after SIGTERM. queue_seconds: how long a request may wait for its turn.
     stall_seconds: after so long without a step while work is pending, the server calls itself unhealthy. client_seconds: how long a
     client may take to send the head of a request, to send its body, or to read on.
-    payload_limit: most bytes of a request's body. gpu_memory: GiB on the device.
+    payload_limit: most bytes of a request's body. gpu_memory: GiB on the device. offload: weights that come to it for as long as a layer
+    runs; host_memory, disk: GiB and the folder that may hold them. master_addr, master_port: of this machine, where shards
+    that the server starts meet; the default port stands for any that is free.
     Raises UserError, one line with the flag, for a value out of range and for limits that contradict each other.
     """
 
@@ -45,7 +49,7 @@ class ServerSettings:
     port: int = 3000
     shard_uds_path: str = "/tmp/text-generation-server"
     master_addr: str = "localhost"
-    master_port: int = 29500
+    master_port: int = MASTER_PORT
     huggingface_hub_cache: str | None = None
     weights_cache_override: str | None = None
     disable_custom_kernels: bool = False
@@ -63,6 +67,9 @@ class ServerSettings:
     drain_seconds: float = 90.0
     device: str = "auto"
     gpu_memory: float | None = None
+    offload: str | None = None
+    host_memory: float | None = None
+    disk: str | None = None
     seed: int = 0
     validation_workers: int = 2
     max_top_n_tokens: int = 20
@@ -81,10 +88,12 @@ class ServerSettings:
         for name in ("port", "master_port"):
             if getattr(self, name) > 65535:
                 raise UserError(f"{flag(name)} must be at most 65535, not {getattr(self, name)}")
-        for name in ("queue_seconds", "stall_seconds", "client_seconds", "gpu_memory"):
+        for name in ("queue_seconds", "stall_seconds", "client_seconds", "gpu_memory", "host_memory"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise UserError(f"{flag(name)} must be above 0, not {value}")
+        if read_offload(self.offload).pages:
+            raise UserError("--offload pages is for batch jobs (inferometer generate --input): a server keeps its pages on the device")
         if not 0 <= self.watermark_gamma <= 1:
             raise UserError(f"--watermark-gamma must be from 0 to 1, not {self.watermark_gamma}")
         if not math.isfinite(self.watermark_delta):
@@ -101,6 +110,11 @@ class ServerSettings:
         if self.sharded is True and self.num_shard == 1:
             raise UserError("--sharded true needs --num-shard of at least 2, not 1; leave --sharded out for one shard")
         self._check_lengths()
+
+    @property
+    def meeting_port(self) -> int:
+        """Where shards that the server starts meet; 0 for any port that is free, as two servers would be at odds over a default."""
+        return 0 if self.master_port == MASTER_PORT else self.master_port
 
     def fitted(self, context_limit: int | None) -> ServerSettings:
         """These settings for a model that can hold `context_limit` tokens (None: any number): no length is None any longer.

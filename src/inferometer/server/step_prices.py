@@ -14,6 +14,7 @@ from inferometer.estimate.stack import find_stack
 from inferometer.hardware.calibration import load_calibrations
 from inferometer.hardware.catalogue import find_device
 from inferometer.hardware.detect import detect
+from inferometer.hardware.links import link_between
 from inferometer.model.formats import Formats
 from inferometer.model.spec import ModelSpec
 from inferometer.model.step import Share, Step
@@ -40,7 +41,7 @@ class StepPrice:
 
 
 class StepPrices:
-    """Prices the steps of one model on one device."""
+    """Prices the steps of one model on the devices that share it."""
 
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
@@ -86,15 +87,16 @@ def step_prices(spec: ModelSpec, ready: Ready) -> StepPrices | None:
         return None
     device = find_device(ready.device_slug)
     try:
-        known = limits(device, load_calibrations(detect().fingerprint).for_slug(device.slug))
+        link = None if ready.shards == 1 else link_between(device, ready.shards)
+        known = limits(device, load_calibrations(detect().fingerprint).for_slug(device.slug), link=link)
     except UserError:
         return None
     where = Deployment(
         spec=spec,
         device=device,
         stack=find_stack("native"),
-        layout=Layout(),
-        formats=Formats(dtype=ready.dtype, weights=ready.weights, kv_dtype=ready.kv_dtype),
+        layout=Layout(devices=ready.shards),
+        formats=Formats(dtype=ready.dtype, weights=ready.weights, kv_dtype=ready.kv_dtype, shards=ready.shards),
         limits=known,
         power=power(device),
     )

@@ -18,7 +18,8 @@ from inferometer.nn.load import open_source
 from inferometer.schedule.sampling import SamplingParams
 from tiny_models import tiny_model
 
-FAMILIES = ("llama", "bloom", "opt", "gpt2", "gpt_bigcode")
+# Rotary positions and grouped heads, slopes; the others bring no other kind of cache.
+FAMILIES = ("llama", "bloom", *(pytest.param(name, marks=pytest.mark.slow) for name in ("opt", "gpt2", "gpt_bigcode")))
 
 
 def opened(kind: type[HFBackend], folder: Path) -> Any:

@@ -34,7 +34,9 @@ def run(model: Path, **changes: Any) -> list[Record]:
     return benchmark(BenchRequest(**{**values, **changes}), lambda record: None)
 
 
-@pytest.mark.parametrize("family", ["llama", "bloom", "opt", "gpt2", "gpt_bigcode"])
+@pytest.mark.parametrize(
+    "family", ["llama", "gpt_bigcode", *(pytest.param(name, marks=pytest.mark.slow) for name in ("bloom", "opt", "gpt2"))]
+)
 def test_a_decoder_on_both_backends(tmp_path: Path, family: str) -> None:
     records = run(tiny_model(tmp_path, family))
     assert [(r.backend, r.batch_size, r.status) for r in records] == [

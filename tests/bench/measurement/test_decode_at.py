@@ -36,7 +36,9 @@ def run(model: Path, **changes: Any) -> list[Record]:
     return benchmark(BenchRequest(**{**values, **changes}), lambda record: None)
 
 
-@pytest.mark.parametrize("family", ["llama", "bloom", "opt", "gpt2", "gpt_bigcode"])
+@pytest.mark.parametrize(
+    "family", ["llama", "bloom", *(pytest.param(name, marks=pytest.mark.slow) for name in ("opt", "gpt2", "gpt_bigcode"))]
+)
 def test_steps_alone_at_every_context(tmp_path: Path, family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HFCompileBackend, "compiler", "eager")
     records = run(tiny_model(tmp_path, family), backends=("native", "hf", "hf-compile"), batch_sizes=(3,))

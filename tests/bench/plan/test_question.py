@@ -73,7 +73,7 @@ def test_an_encoder_is_run_forward() -> None:
 @pytest.mark.parametrize(
     ("more", "columns", "words"),
     [
-        ("tensor_parallel = 2", None, "--tensor-parallel 2 is not run by --backend native yet"),
+        ("tensor_parallel = 2", None, "--tensor-parallel 2 needs 2 GPUs, and there is 1 here"),
         ("kv_dtype = 'fp8'", 'name = "one"\nbackend = "hf"', "--kv-dtype fp8 is not run by --backend hf"),
         ("sequence_length = 4000", None, "has 2048 positions"),
         ("", 'name = "one"\nbackend = "nothing"', "--backend nothing is unknown"),
@@ -87,6 +87,22 @@ def test_why_a_case_is_not_run_here(more: str, columns: str | None, words: str) 
     (question,) = asked(more, columns=f"[[part.columns]]\n{columns}" if columns else '[[part.columns]]\nname = "one"\n')
     assert question.refusal is not None
     assert words in question.refusal
+
+
+def test_a_cpu_takes_any_number_of_shards_that_divides_the_model() -> None:
+    four, five = questions(
+        read_study(SHARDED, "mine", "mine.toml").study(),
+        lambda device: place("cpu"),
+    )
+    assert (four.case.tensor_parallel, four.request.tensor_parallel, four.refusal) == (4, 4, None)
+    assert five.refusal is not None
+    assert "--tensor-parallel 5 does not divide opt-1.3b" in five.refusal
+
+
+def test_shards_lie_on_the_gpus_from_the_named_one_on() -> None:
+    second = find_place("cuda:1", Machine(host=HOST, gpus=(CARD, replace(CARD, index=1), replace(CARD, index=2))))
+    assert second.lacks(2) is None
+    assert second.lacks(3) == "--tensor-parallel 3 needs 3 GPUs, and there are 2 here"
 
 
 def test_what_is_left_out_says_why() -> None:
@@ -135,6 +151,25 @@ def test_every_question_of_the_shipped_studies_can_be_asked() -> None:
             found = questions(file.study(scale), lambda device: HERE)
             assert len({question.key for question in found}) == len(found), f"{name}: each is asked once"
 
+
+SHARDED = """
+title = "Shards"
+summary = "One."
+[fixed]
+model = "opt-1.3b"
+weights = "dummy"
+dtype = "float32"
+batch_size = 1
+sequence_length = 8
+decode_length = 2
+[[part]]
+name = "p"
+[part.axes]
+tensor_parallel = [4, 5]
+[[part.columns]]
+name = "one"
+backend = "native"
+"""
 
 # Places
 

@@ -8,14 +8,28 @@ from typing import Any
 
 import pytest
 from browser import Browser, find
+from report_records import answered
 from sweep_records import study
 
+from inferometer.bench.study.library import find_study
 from inferometer.report.page.page import page
+from inferometer.report.study.plots import plots
+from inferometer.report.study.tables import document_parts
 
 EXECUTABLE = find()
 pytestmark = pytest.mark.skipif(EXECUTABLE is None, reason="no chromium on this machine")
 
 SHOWN = "[...document.querySelectorAll('#cases tbody tr')].filter((row) => row.checkVisibility())"
+# Labels that leave their chart or cover another.
+MISPLACED = """[...document.querySelectorAll("figure svg")].flatMap((svg) => {
+      const all = svg.getBoundingClientRect();
+      const boxes = [...svg.querySelectorAll("text")].map((text) => [text.textContent, text.getBoundingClientRect()]);
+      const out = boxes.filter(([, b]) => b.left < all.left - 1 || b.right > all.right + 1
+        || b.bottom > all.bottom + 1 || b.top < all.top - 1);
+      const over = boxes.filter(([, a], i) => boxes.some(([, b], j) => j < i && a.left < b.right - 1 && b.left < a.right - 1
+        && a.top < b.bottom - 4 && b.top < a.bottom - 4));
+      return [...out, ...over].map(([words]) => svg.getAttribute("aria-label") + ": " + words);
+    })"""
 COLUMN = SHOWN + ".map((row) => row.cells[{}].textContent)"
 
 
@@ -65,18 +79,7 @@ def test_no_complaint_nothing_loaded_and_no_sideways_scrolling(browser: Browser,
 @pytest.mark.parametrize("width", [1366, 390])
 def test_no_label_leaves_its_chart_or_covers_another(browser: Browser, file: Path, width: int) -> None:
     browser.open(file, width=width)
-    found = browser.run(
-        """[...document.querySelectorAll("figure svg")].flatMap((svg) => {
-          const all = svg.getBoundingClientRect();
-          const boxes = [...svg.querySelectorAll("text")].map((text) => [text.textContent, text.getBoundingClientRect()]);
-          const out = boxes.filter(([, b]) => b.left < all.left - 1 || b.right > all.right + 1
-            || b.bottom > all.bottom + 1 || b.top < all.top - 1);
-          const over = boxes.filter(([, a], i) => boxes.some(([, b], j) => j < i && a.left < b.right - 1 && b.left < a.right - 1
-            && a.top < b.bottom - 4 && b.top < a.bottom - 4));
-          return [...out, ...over].map(([words]) => svg.getAttribute("aria-label") + ": " + words);
-        })"""
-    )
-    assert found == []
+    assert browser.run(MISPLACED) == []
 
 
 def test_pointing_at_a_mark_says_its_exact_value(browser: Browser, file: Path) -> None:
@@ -98,6 +101,34 @@ def test_pointing_at_a_mark_says_its_exact_value(browser: Browser, file: Path) -
     assert ": oom. OutOfMemoryError" in browser.run("document.getElementById('tip').textContent")
     point(browser, "#memory rect")
     assert "weights" in browser.run("document.getElementById('tip').textContent")
+    assert browser.complaints == []
+
+
+@pytest.mark.parametrize("name", ["backend-sweep", "gpt3-latency", "offload-schedules"])
+def test_a_studys_own_plots_are_in_its_page(browser: Browser, tmp_path: Path, name: str) -> None:
+    asked = find_study(name).study()
+    records = answered(asked)
+    images = [image for _, image in plots(asked, records).values()]
+    path = tmp_path / "study.html"
+    path.write_text(page(records, title=name, study=document_parts(asked, records), plots=images), "utf-8")
+    for width, dark in ((1366, False), (390, True)):
+        browser.open(path, width=width, dark=dark)
+        assert browser.complaints == []
+        assert browser.requests == [path.resolve().as_uri()]
+        assert browser.run("document.documentElement.scrollWidth <= innerWidth")
+        assert browser.run("document.querySelectorAll('#study .plots svg').length") == len(images)
+        assert browser.run(MISPLACED.replace("figure svg", ".plots svg")) == []
+        ink = browser.run("getComputedStyle(document.querySelector('.plots text')).fill")
+        assert (sum(map(int, ink[4:-1].split(","))) > 300) is dark
+        marks = browser.run(
+            "[...document.querySelectorAll('.plots :is(circle, rect, polyline)')].map((mark) => getComputedStyle(mark))"
+            ".map((style) => [style.fill, style.stroke])"
+        )
+        # Each mark has a colour of the page's, and none is black for want of a style.
+        assert len(marks) > 10
+        assert all({fill, stroke} & {"rgb(0, 0, 0)"} == set() and {fill, stroke} != {"none"} for fill, stroke in marks)
+    point(browser, ".plots circle, .plots rect", 0)
+    assert browser.run("document.getElementById('tip').checkVisibility()")
     assert browser.complaints == []
 
 

@@ -12,12 +12,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from report_records import made
+from report_records import answered, made
 from sweep_records import COLUMNS, ENVIRONMENT, case, study, sweep
 
 from inferometer.bench.records.record import Bound, PeakMemory, Predicted, Record
+from inferometer.bench.study.library import find_study
 from inferometer.report.markup.parts import Bullets, Code, Grid, Heading, Image, Paragraph
 from inferometer.report.page.page import page
+from inferometer.report.plots.bar_plot import BarSeries, grouped_bars
+from inferometer.report.study.plots import plots
+from inferometer.report.study.tables import document_parts
 
 SECTIONS = ("batch", "roofline", "prediction", "memory", "context", "energy", "table", "environment", "failures")
 VOID = {"meta", "link", "input", "br"}
@@ -250,6 +254,25 @@ def test_a_studys_tables_stand_first_with_their_headings_and_notes() -> None:
     assert "<b>12.0</b>" in text
     assert "plot.svg" not in text
     assert "study" not in [a["id"] for tag, a in Document(page(sweep(batches=(1,)), title="t")).elements if tag == "section"]
+
+
+def test_a_studys_plots_stand_before_its_tables_in_the_pages_colours() -> None:
+    image = grouped_bars("Speed & more", "batch", "time", ["1"], [BarSeries(name="ours", values=(2.0,))])
+    parts = [Heading(1, "A study"), Paragraph("What it is."), Heading(2, "Throughput"), Grid(("batch",), (("1",),))]
+    text = page(sweep(batches=(1, 2)), title="A study", study=parts, plots=[image])
+    assert text.index("What it is.") < text.index("Speed &amp; more") < text.index("<h3>Throughput")
+    assert text.count("<style>") == 1
+    assert ">The study&#x27;s plots and tables<" in text
+
+
+@pytest.mark.parametrize("name", ["backend-sweep", "estimate-vs-measured", "gpt3-latency", "offload-schedules", "tensor-parallel"])
+def test_the_page_of_a_whole_study_is_small_enough_to_send(name: str) -> None:
+    asked = find_study(name).study()
+    records = answered(asked)
+    images = [image for _, image in plots(asked, records).values()]
+    text = page(records, title=name, study=document_parts(asked, records), plots=images)
+    assert text.count("<svg xmlns=") == len(images) >= 1
+    assert len(text.encode()) < 2_000_000
 
 
 def test_nothing_is_no_page() -> None:

@@ -25,12 +25,22 @@ class Continuation:
 
 @dataclass(frozen=True, slots=True)
 class PageUse:
-    """A paged KV cache: the pages it has, the most that a batch had in use at once, tokens and bytes of a page over all layers."""
+    """A paged KV cache: the pages it has, the most that a batch had in use at once, tokens and bytes of a page over all layers.
+
+    device: how many of the pages lie on the device, where those go out first; None for all.
+    """
 
     pages: int
     peak: int
     page_size: int
     page_bytes: int
+    device: int | None = None
+
+    @property
+    def idle_bytes(self) -> int:
+        """Bytes on the device of pages that were never in use."""
+        there = self.pages if self.device is None else self.device
+        return max(0, there - self.peak) * self.page_bytes
 
 
 class Backend(Protocol):

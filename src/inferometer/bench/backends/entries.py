@@ -20,13 +20,15 @@ NATIVE: Final = BackendEntry(
     opener="inferometer.bench.backends.native:open_backend",
     stack="native",
     requirements=(_TORCH,),
-    quantize=ROUNDED_FORMATS,
+    quantize=(*ROUNDED_FORMATS, "bitsandbytes"),
+    priced_as={"bitsandbytes": "int8"},  # which is what the engine makes of that name
     kv_dtypes=NARROW_KV_DTYPES,
     admissions=ADMISSIONS,
     deterministic=True,
     watermark=True,
     memory_limit=True,
     decode_at=True,
+    tensor_parallel=True,
 )
 
 HF: Final = BackendEntry(

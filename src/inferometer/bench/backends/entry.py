@@ -27,8 +27,7 @@ class BackendEntry:
     will run it. That of a server takes what `benchmark` takes, and returns the records. stack: how the estimator prices it
     (estimate/stacks.toml), None if it cannot. requirements: the first names the stack.
     What follows is what it takes of a request: values of --dtype, --quantize, --kv-dtype, --admission and --device, families of models, and
-    whether it has --deterministic, --watermark, random sampling, --forward-only, --gpu-memory and
-    --decode-at.
+    whether it has --deterministic, --watermark, random sampling, --forward-only, --gpu-memory, --decode-at and --tensor-parallel.
     priced_as: the estimator's name of a format, where this stack calls another thing by it.
     reference: whether others may be checked against it. in_process: whether the model runs in the process that opens it; the only
     other kind is a server that answers over HTTP.
@@ -52,6 +51,7 @@ class BackendEntry:
     forward_only: bool = True
     memory_limit: bool = False
     decode_at: bool = False
+    tensor_parallel: bool = False
     reference: bool = False
     in_process: bool = True
 
@@ -115,6 +115,8 @@ class BackendEntry:
             return f"--gpu-memory is not kept by --backend {self.name}; leave one of them out"
         if request.decode_only and not self.decode_at:
             return f"--decode-at fills a cache, which --backend {self.name} has no way to; leave one of them out"
+        if request.tensor_parallel > 1 and not self.tensor_parallel:
+            return f"--tensor-parallel {request.tensor_parallel} is not run by --backend {self.name}; use --backend native, or leave it out"
         return self._refused_model(request, spec, device)
 
     def _refused_model(self, request: BenchRequest, spec: ModelSpec | None, device: str | None) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 from typing import Final, Literal, cast
 
@@ -13,13 +14,16 @@ from torch import Tensor
 from inferometer import __version__
 from inferometer.bench.backends.backend import Continuation, PageUse, Prompts
 from inferometer.bench.backends.opening import Opening
+from inferometer.bench.machine.link_rate import copy_rate
 from inferometer.bench.machine.memory import release_caches
 from inferometer.bench.records.failures import CacheTooSmallError
-from inferometer.engine.device import synchronise
-from inferometer.engine.engine import PAGE_SIZE, SEATS, SWEEP_TOKENS, Engine
+from inferometer.engine.engine import PAGE_SIZE, SEATS, Engine
 from inferometer.engine.invented import fill, invent
 from inferometer.engine.llm import LLM
-from inferometer.engine.tuning import tune
+from inferometer.engine.page_room import PageRoom
+from inferometer.engine.parallel.leader import Leader
+from inferometer.engine.residency.streamed import StreamedLayers
+from inferometer.engine.streamed_sweeps import over_the_link, sweep_tokens_for
 from inferometer.errors import UserError
 from inferometer.hardware.host_memory import free_host_bytes
 from inferometer.nn.batch import prompt_batch
@@ -47,6 +51,11 @@ def open_backend(opening: Opening) -> NativeBackend:
         tokenizer=request.tokenizer,
         quantize=request.quantize,
         kv_dtype=request.kv_dtype,
+        offload=request.offload,
+        percent=request.percent,
+        host_memory=request.host_memory,
+        disk=request.disk,
+        tensor_parallel=request.tensor_parallel,
         gpu_memory=request.gpu_memory,
         deterministic=request.deterministic,
         seed=request.seed,
@@ -67,23 +76,28 @@ class NativeBackend:
     pool of pages as large as a case needs.
 
     admission: how the rows of a batch are run; None for one block of them all, which prefills as a whole, decodes as a whole, and must
-    have pages for all rows together. sweep_tokens, lookahead: the engine's.
+    have pages for all rows together. sweep_tokens, lookahead: the engine's, None for its own.
     """
 
     name = "native"
     stack_version = __version__
 
     def __init__(
-        self, llm: LLM, admission: Admission | None = None, *, sweep_tokens: int = SWEEP_TOKENS, lookahead: int | None = None
+        self, llm: LLM, admission: Admission | None = None, *, sweep_tokens: int | None = None, lookahead: int | None = None
     ) -> None:
         self._llm = llm
         self._admission = admission
-        self._sweep_tokens = sweep_tokens
+        self._sweep_tokens = sweep_tokens_for(llm.prompts_beside, SEATS) if sweep_tokens is None else sweep_tokens
         self._lookahead = lookahead
+        residency = llm.model.residency
+        self._streamed = residency if isinstance(residency, StreamedLayers) else None
         self._weight_bytes = llm.model.weight_bytes
+        if self._streamed is not None:
+            placement = self._streamed.placement
+            self._weight_bytes -= placement.total_bytes - placement.device_bytes
         self._rooms: dict[int, _Room] = {}
         self._engine: Engine | None = None
-        tune(llm.model)
+        llm.tune()
         self._sequences: list[Running] = []
         self._steps: list[Emissions] = []  # looked into when the clock stands
         self.phased = True
@@ -94,7 +108,12 @@ class NativeBackend:
     @property
     def resident_bytes(self) -> int:
         """Bytes of the weights and of the engine's pages."""
-        return self._weight_bytes + (0 if self._engine is None else self._engine.pages * self._engine.page_bytes)
+        return self._weight_bytes + (0 if self._engine is None else self._engine.device_pages * self._engine.page_bytes)
+
+    @property
+    def usable(self) -> bool:
+        """Whether another batch can run. The ranks of a model end together, and nothing runs on those that are left."""
+        return not isinstance(self._llm.ranks, Leader) or self._llm.ranks.well
 
     def prepare(self, rows: int, tokens: int) -> None:
         """Takes as many pages as such a batch can come to use; raises CacheTooSmallError where there is no room.
@@ -106,13 +125,13 @@ class NativeBackend:
         self.abandon()
         if self.device.type == "cuda":
             release_caches(self.device)  # recorded graphs are part of cycles, and with them the pages of the batch before
-        admission = self._admission or Zigzag(rows, 1)
+        admission = over_the_link(self._admission or Zigzag(rows, 1), self._llm.prompts_beside)
         # The last token's keys are never written.
         each = -(-(tokens - 1) // PAGE_SIZE)
         least, most = _residents(admission, rows)
-        room = self._require_room(rows, least, tokens - 1, least * each)
-        self.phased = isinstance(admission, Zigzag) and most == rows and room >= rows * each
-        self._engine = self._made(min(most * each, room), rows, admission, prefix_caching=False)
+        room = self._require_room(rows, least, tokens - 1, least * each, most * each)
+        self.phased = isinstance(admission, Zigzag) and most == rows and room.pages >= rows * each
+        self._engine = self._made(room, rows, admission, prefix_caching=False)
 
     def reorder(self, admission: Admission | None) -> None:
         """Runs the batches that are prepared from now on under another admission."""
@@ -130,7 +149,7 @@ class NativeBackend:
         """Pages of random keys and values for the prompts, but for what lies behind the last full one; that is computed."""
         engine = self._finding
         told_apart = [_numbered(prompt, row, self.output_width) for row, prompt in enumerate(prompts)]
-        invent(engine, [Request(row, tuple(prompt), params, 0) for row, prompt in enumerate(told_apart)])
+        engine.everywhere(invent, [Request(row, tuple(prompt), params, 0) for row, prompt in enumerate(told_apart)])
         self.prefill(told_apart, params)
 
     def decode(self) -> None:
@@ -162,7 +181,22 @@ class NativeBackend:
     def page_use(self) -> PageUse | None:
         """The pages of the last batch; None where no cache was taken."""
         engine = self._engine
-        return None if engine is None else PageUse(engine.pages, engine.pages_peak, engine.page_size, engine.page_bytes)
+        if engine is None:
+            return None
+        return PageUse(engine.pages, engine.pages_peak, engine.page_size, engine.page_bytes, engine.device_pages)
+
+    @cached_property
+    def link_copy_bytes_s(self) -> float | None:
+        """What plain copies over the link reach, measured now; None where there is none to the device."""
+        return copy_rate(self.device) if self.device.type == "cuda" else None
+
+    @property
+    def link_bytes(self) -> int | None:
+        """Bytes that came over the link from the host so far, weights and pages; None where all is on the device."""
+        pages = 0 if self._engine is None else self._engine.page_traffic_bytes[0]
+        if self._streamed is None and (self._engine is None or self._engine.device_pages == self._engine.pages):
+            return None
+        return pages + (0 if self._streamed is None else self._streamed.brought_bytes)
 
     def finish(self) -> Sequence[Sequence[int]]:
         """The tokens of the batch, which ends; its pages are kept for the next."""
@@ -175,35 +209,13 @@ class NativeBackend:
             self._engine.close()
             self._engine = None
 
-    @torch.inference_mode()
     def forward(self, prompts: Prompts, *, loss: bool) -> float | None:
         """One forward; the loss is taken chunk by chunk, so that no (tokens, vocabulary) matrix need exist."""
-        model, batch = self._llm.model, prompt_batch(prompts, self.device)
-        hidden = model.sweep(batch)
-        if self.encoder:
-            if self._llm.spec.pooler:
-                model.pooled(hidden, batch)
-            return None
-        if not loss:
-            model.logits(hidden)
-            return None
-        # Every position is scored, as in the measured forward elsewhere; the last of each row has no next token to be held against.
-        following = batch.token_ids.roll(-1)
-        last = torch.zeros_like(following, dtype=torch.bool)
-        last[batch.last_tokens] = True
-        return float(-model.log_probabilities(hidden, following)[~last].mean())
+        return self._llm.everywhere(_forward, prompts, loss)
 
-    @torch.inference_mode()
     def logits(self, prompts: Prompts, *, last_only: bool) -> Tensor:
         """float32 logits, or an encoder's hidden states and pooled output, without a cache."""
-        model, batch = self._llm.model, prompt_batch(prompts, self.device)
-        if not self.encoder:
-            scores: Tensor = model(batch, logits="last" if last_only else "all")
-            return scores.float().view(len(prompts), -1, self.output_width)
-        hidden = model.sweep(batch)
-        states = hidden.view(len(prompts), -1, self.output_width)
-        pooled = [model.pooled(hidden, batch)[:, None]] if self._llm.spec.pooler else []
-        return torch.cat([states, *pooled], 1).float()
+        return self._llm.everywhere(_logits, prompts, last_only)
 
     def continuation(self, prompts: Prompts, steps: int) -> Continuation:
         """Greedy, through the engine and under the admission that is timed."""
@@ -218,7 +230,7 @@ class NativeBackend:
 
     def synchronise(self) -> None:
         """Waits for the device."""
-        synchronise(self.device)
+        self._llm.synchronise()
 
     def close(self) -> None:
         """Frees the pages; the weights go with the last reference."""
@@ -252,21 +264,20 @@ class NativeBackend:
         engine = self._running
         if not engine.prefix_caching:
             engine.close()
-            self._engine = engine = self._made(engine.pages, engine.seats, engine.admission, prefix_caching=True)
-            fill(engine, engine.pages, seed=0)
+            self._engine = engine = self._made(PageRoom(*[engine.pages] * 2), engine.seats, engine.admission, prefix_caching=True)
+            engine.everywhere(fill, engine.pages, 0)
         return engine
 
-    def _made(self, pages: int, rows: int, admission: Admission, *, prefix_caching: bool) -> Engine:
-        return Engine(
-            self._llm.model,
-            pages=pages,
+    def _made(self, room: PageRoom, rows: int, admission: Admission, *, prefix_caching: bool) -> Engine:
+        return self._llm.make_engine(
+            pages=room.pages,
+            device_pages=room.device,
             page_size=PAGE_SIZE,
             seats=rows,
             sweep_tokens=max(self._sweep_tokens, rows),
             admission=admission,
             prefix_caching=prefix_caching,
             lookahead=self._lookahead,
-            kv_dtype=self._llm.kv_dtype,
         )
 
     @property
@@ -275,20 +286,23 @@ class NativeBackend:
             raise RuntimeError("a batch needs a cache prepared for it")
         return self._engine
 
-    def _require_room(self, rows: int, least: int, tokens: int, needed: int) -> int:
-        """Pages that there are for a batch of `rows`. Raises CacheTooSmallError if `needed`, for `least` rows, are more than that."""
-        room = 0
+    def _require_room(self, rows: int, least: int, tokens: int, needed: int, wanted: int) -> PageRoom:
+        """Pages for a batch of `rows`, no more than wanted. Raises CacheTooSmallError if `needed`, for `least` rows, are more than there is
+        room for."""
+        room = PageRoom(0, 0)
         # Room beside sweeps of few rows is measured once; only what fits there is worth the measurement with all of its rows.
         for seats in sorted({SEATS, max(SEATS, rows)}):
+            sweep_tokens = max(self._sweep_tokens, seats)
             try:
-                room = self._room(seats)
+                room = self._llm.page_room(seats=seats, sweep_tokens=sweep_tokens, wanted=wanted, device=self._room(seats))
             except UserError as error:
                 raise CacheTooSmallError(f"pages of KV cache: {needed} needed, 0 available; {error}") from error
-            if needed > room:
-                page = PagedCache.page_bytes(self._llm.spec, self._llm.kv_dtype, PAGE_SIZE)
+            if needed > room.pages:
+                page = PagedCache.page_bytes(self._llm.model.local, self._llm.kv_dtype, PAGE_SIZE)
                 raise CacheTooSmallError(
                     f"{least} x {tokens} tokens together need {needed} pages of KV cache ({needed * page / 2**30:.2f} GiB), "
-                    f"{room} ({room * page / 2**30:.2f} GiB) are available; use a smaller batch or length, or raise --gpu-memory"
+                    f"{room.pages} ({room.pages * page / 2**30:.2f} GiB) are available; "
+                    "use a smaller batch or length, or raise --gpu-memory"
                 )
         return room
 
@@ -300,6 +314,36 @@ class NativeBackend:
             known = _Room(free, self._llm.room(seats=seats, sweep_tokens=max(self._sweep_tokens, seats)))
             self._rooms[seats] = known
         return known.pages
+
+
+@torch.inference_mode()
+def _forward(llm: LLM, prompts: Prompts, loss: bool) -> float | None:
+    model, batch = llm.model, prompt_batch(prompts, llm.device)
+    hidden = model.sweep(batch)
+    if llm.spec.encoder:
+        if llm.spec.pooler:
+            model.pooled(hidden, batch)
+        return None
+    if not loss:
+        model.logits(hidden)
+        return None
+    # Every position is scored, as in the measured forward elsewhere; the last of each row has no next token to be held against.
+    following = batch.token_ids.roll(-1)
+    last = torch.zeros_like(following, dtype=torch.bool)
+    last[batch.last_tokens] = True
+    return float(-model.log_probabilities(hidden, following)[~last].mean())
+
+
+@torch.inference_mode()
+def _logits(llm: LLM, prompts: Prompts, last_only: bool) -> Tensor:
+    model, spec, batch = llm.model, llm.spec, prompt_batch(prompts, llm.device)
+    if not spec.encoder:
+        scores: Tensor = model(batch, logits="last" if last_only else "all")
+        return scores.float().view(len(prompts), -1, spec.vocabulary)
+    hidden = model.sweep(batch)
+    states = hidden.view(len(prompts), -1, spec.hidden)
+    pooled = [model.pooled(hidden, batch)[:, None]] if spec.pooler else []
+    return torch.cat([states, *pooled], 1).float()
 
 
 def _residents(admission: Admission, rows: int) -> tuple[int, int]:

@@ -10,6 +10,8 @@ from inferometer.bench.backends.registry import entry
 from inferometer.bench.records.case import Case
 from inferometer.errors import UserError
 from inferometer.model.formats import QUANTIZE_ALIASES
+from inferometer.model.offload import read_offload
+from inferometer.model.shard import check_shards
 from inferometer.model.spec import ModelSpec
 from inferometer.schedule.admission import Admission
 from inferometer.schedule.admission import admission as admission_of
@@ -21,7 +23,7 @@ APIS: Final[tuple[Api, ...]] = ("tgi", "openai")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchRequest:
-    """Cases at several batch sizes. Names are those of the command line; None is unset. `gpu_memory` is in GiB.
+    """Cases at several batch sizes. Names are those of the command line; None is unset. `gpu_memory` and `host_memory` are in GiB.
 
     With `decode_only` a sequence length is a context that decode steps attend over; `contexts` are several of them.
     Of a server at `url`, a batch size is so many requests at a time; `request_rate` (a second), `requests`, `request_timeout` (seconds)
@@ -52,12 +54,17 @@ class BenchRequest:
     dtype: str = "auto"
     quantize: str | None = None
     kv_dtype: str = "auto"
+    tensor_parallel: int = 1
     device: str = "auto"
     gpu_memory: float | None = None
     deterministic: bool = False
     admission: str | None = None
     group_size: int | None = None
     num_groups: int | None = None
+    offload: str | None = None
+    percent: tuple[int, ...] | None = None
+    host_memory: float | None = None
+    disk: str | None = None
     seed: int = 0
     url: str | None = None
     api: str = "auto"
@@ -76,6 +83,7 @@ class BenchRequest:
             ("--decode-length", self.decode_length, 1),
             ("--runs", self.runs, 1),
             ("--warmups", self.warmups, 0),
+            ("--tensor-parallel", self.tensor_parallel, 1),
         ):
             if value < least:
                 raise UserError(f"{flag} must be at least {least}, not {value}")
@@ -93,10 +101,18 @@ class BenchRequest:
         if self.loss and self.sequence_length < 2:
             raise UserError("--loss predicts each token from those before it; use --sequence-length 2 or more")
         self.order()
+        self._check_offload()
         self._check_server()
         self.check_backends()
         if self.admission is not None and self.forward_only:
             raise UserError("--admission orders prefill and decode, and --forward-only has neither; leave one of them out")
+
+    def _check_offload(self) -> None:
+        read_offload(self.offload, self.percent)
+        given = {"--offload": self.offload, "--percent": self.percent, "--host-memory": self.host_memory, "--disk": self.disk}
+        for flag, value in given.items():
+            if value is not None and set(self.backends) != {"native"}:
+                raise UserError(f"{flag} is run by --backend native alone; measure the others by themselves")
 
     def _check_server(self) -> None:
         served = any(not entry(name).in_process for name in self.backends)
@@ -155,6 +171,8 @@ class BenchRequest:
             raise UserError(f"--decode-at needs a decoder, and {spec.name} is an encoder; leave --decode-at out")
         if spec.encoder and self.admission is not None:
             raise UserError(f"--admission orders prefill and decode, and {spec.name} is an encoder; leave --admission out")
+        if self.tensor_parallel > 1:
+            check_shards(spec, self.tensor_parallel)
         self.check_backends(spec=spec)
         forward_only = self.forward_only or spec.encoder
         length = max(self._lengths)
@@ -186,9 +204,14 @@ class BenchRequest:
                     seed=self.seed,
                     quantize=None if self.quantize is None else QUANTIZE_ALIASES.get(self.quantize, self.quantize),
                     kv_dtype=None if self.kv_dtype == "auto" else self.kv_dtype,
+                    tensor_parallel=self.tensor_parallel,
                     admission=self.admission,
                     group_size=group_size,
                     num_groups=self.num_groups,
+                    offload=self.offload,
+                    percent=None if self.percent is None else " ".join(map(str, self.percent)),
+                    host_memory_limit=None if self.host_memory is None else int(self.host_memory * 2**30),
+                    disk=self.disk is not None,
                     memory_limit=self.memory_limit,
                     deterministic=self.deterministic,
                     temperature=self.temperature,

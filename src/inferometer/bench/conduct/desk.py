@@ -41,6 +41,16 @@ class Reorders(Protocol):
         ...
 
 
+@runtime_checkable
+class Perishes(Protocol):
+    """A backend that a failed case may leave unable to run another."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether it still can."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class _Loaded:
     """A model in memory, or why it is not: what it was opened with, and with which cap."""
@@ -172,6 +182,8 @@ class Desk:
         """The backend that is open, if it serves `opening` too."""
         loaded = self._loaded
         if loaded is None or isinstance(loaded.backend, Unopened) or loaded.memory_limit != memory_limit:
+            return None
+        if isinstance(loaded.backend, Perishes) and not loaded.backend.usable:
             return None
         before, now = loaded.opening.request, opening.request
         changed = {each.name for each in fields(now) if getattr(now, each.name) != getattr(before, each.name)} - _WORKLOAD

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from inferometer.bench.backends.request import BenchRequest
-from inferometer.bench.machine.lifeline import die_with
 from inferometer.bench.records.case import Case
+from inferometer.engine.parallel.lifeline import die_with
 from inferometer.errors import UserError
 
 if TYPE_CHECKING:

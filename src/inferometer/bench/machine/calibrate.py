@@ -19,10 +19,14 @@ from typing import Any
 import torch
 
 from inferometer.engine.device import resolve_device
+from inferometer.engine.graph import Graph
 from inferometer.hardware.calibration import Calibration
 from inferometer.hardware.catalogue import CPU, match_driver_name
 from inferometer.hardware.device import Dtype
 from inferometer.hardware.host import Host, read_host
+from inferometer.kernels.mailbox import Mailbox
+from inferometer.kernels.rank_sum import rank_sum
+from inferometer.kernels.support import usable
 
 _MIB = 1 << 20
 _TORCH_DTYPES: dict[Dtype, torch.dtype] = {
@@ -35,7 +39,7 @@ _TORCH_DTYPES: dict[Dtype, torch.dtype] = {
 }
 # A sample shorter than this is mostly the clock and the launch; calls are repeated inside it.
 _SHORTEST_SAMPLE_S = 2e-3
-_SHARES = {"copy": 0.12, "read": 0.14, "matmul": 0.56, "launch": 0.06, "link": 0.12}
+_SHARES = {"copy": 0.12, "read": 0.14, "matmul": 0.52, "launch": 0.06, "link": 0.1, "peer": 0.06}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,10 +107,12 @@ def _measure(target: torch.device, host: Host, plan: Plan, tell: Callable[[str],
             rates[dtype] = rate
     tell("launches")
     launch, graph = bench.launch(), bench.graph_kernel() if cuda else None
-    incoming = outgoing = None
+    incoming = outgoing = peer = word = None
     if cuda:
         tell("host link")
         incoming, outgoing = bench.link()
+        tell("link between GPUs")
+        peer, word = bench.peer()
         torch.cuda.empty_cache()
     name = torch.cuda.get_device_name(target) if cuda else host.model
     return Calibration(
@@ -124,6 +130,8 @@ def _measure(target: torch.device, host: Host, plan: Plan, tell: Callable[[str],
         graph_kernel_s=graph,
         host_to_device_bytes_s=incoming,
         device_to_host_bytes_s=outgoing,
+        peer_bytes_s=peer,
+        peer_sum_s=word,
         samples=dict(bench.samples),
         notes=tuple(bench.notes),
     )
@@ -241,6 +249,56 @@ class _Bench:
         incoming = self._seconds("host_to_device", lambda: device.copy_(host, non_blocking=True), share)
         outgoing = self._seconds("device_to_host", lambda: host.copy_(device, non_blocking=True), share)
         return host.nbytes / incoming, host.nbytes / outgoing
+
+    def peer(self) -> tuple[float | None, float | None]:
+        """Bytes/s to another GPU, and seconds of a sum of one word over both; None, with a note, where this one reaches no other."""
+        count = torch.cuda.device_count()
+        others = [torch.device("cuda", index) for index in range(count) if index != self.device.index]
+        other = next((other for other in others if torch.cuda.can_device_access_peer(self.device, other)), None)
+        if other is None:
+            self.notes.append("link between GPUs: " + ("they do not reach each other" if others else "there is one GPU"))
+            return None, None
+        here = torch.ones(self.plan.link_bytes // 4, device=self.device)
+        there = torch.ones_like(here, device=other)
+        here.copy_(there)  # from here on each may write to the other
+        share = self.plan.budget_s * _SHARES["peer"] / 2
+        seconds = self._seconds("peer", lambda: there.copy_(here, non_blocking=True), share)
+        return here.nbytes / seconds, self._word(other, share) if usable(self.device) and usable(other) else None
+
+    def _word(self, other: torch.device, share_s: float) -> float:
+        """Seconds of a sum of one word, many of which follow each other."""
+        pair = (self.device, other)
+        words = [torch.empty(Mailbox.shape(len(pair), 32, 1), dtype=torch.int64, device=device) for device in pair]
+        boxes = [Mailbox.over(rank, words[rank], [each.data_ptr() for each in words]) for rank in range(len(pair))]
+        cells = [torch.zeros(4, dtype=torch.float16, device=device) for device in pair]
+        for device in pair:
+            torch.cuda.synchronize(device)
+
+        def once() -> None:
+            for box, cell in zip(boxes, cells, strict=True):
+                rank_sum(cell, box)
+
+        once()
+        graphs = []
+        for device, box, cell in zip(pair, boxes, cells, strict=True):
+            torch.cuda.synchronize(device)
+
+            def many(cell: torch.Tensor = cell, box: Mailbox = box) -> None:
+                for _ in range(self.plan.launches):
+                    rank_sum(cell, box)
+
+            with torch.cuda.device(device):
+                graphs.append(Graph(many, device, torch.cuda.graph_pool_handle()))
+
+        def all_of_them() -> None:
+            for device, graph in zip(pair, graphs, strict=True):
+                with torch.cuda.device(device):
+                    graph()
+
+        found = self._seconds("peer_sum", all_of_them, share_s) / self.plan.launches
+        for device in pair:
+            torch.cuda.synchronize(device)
+        return found
 
     def _seconds(self, name: str, run: Callable[[], Any], share_s: float) -> float:
         """Median seconds of one call, over as many samples as the share allows; three, if one alone takes no more than the share."""

@@ -19,7 +19,8 @@ _GPU_DTYPES: Final[tuple[Literal["float32", "float16", "bfloat16"], ...]] = ("fl
 class Place:
     """A device. `torch_name` is torch's ("cpu", "cuda:0"); `slug` and `spec` are the catalogue's, None for a card that it does not know.
 
-    count: devices of the machine that a model could be sharded over. memory_bytes: of one, None where the driver does not tell.
+    count: devices of the machine, over which a model could be sharded; a CPU takes any number of shards.
+    memory_bytes: of one, None where the driver does not tell.
     """
 
     torch_name: str
@@ -34,6 +35,13 @@ class Place:
     def kind(self) -> Literal["cpu", "cuda"]:
         """As torch has it."""
         return "cpu" if self.torch_name == "cpu" else "cuda"
+
+    def lacks(self, shards: int) -> str | None:
+        """Why a model cannot be spread over so many devices, from this one on; None if it can."""
+        there = self.count - int(self.torch_name.partition(":")[2] or 0)
+        if self.kind == "cpu" or shards <= there:
+            return None
+        return f"--tensor-parallel {shards} needs {shards} GPUs, and there {'is' if there == 1 else 'are'} {there} here"
 
     def free_bytes(self) -> int | None:
         """What processes of ours may take together: all of a GPU, and what is free of a host's memory now."""

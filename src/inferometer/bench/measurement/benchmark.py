@@ -24,6 +24,7 @@ from inferometer.bench.measurement.elsewhere import benchmark_elsewhere
 from inferometer.bench.measurement.progress import Progress
 from inferometer.bench.measurement.runner import Effort, Runner
 from inferometer.bench.prediction.outlook import outlook
+from inferometer.bench.prediction.sizes import sizes
 from inferometer.bench.records.case import Case
 from inferometer.bench.records.failures import evidence_of, status_of
 from inferometer.bench.records.record import Record
@@ -103,6 +104,7 @@ def runner(opening: Opening, backends: dict[str, Backend | Unopened], progress: 
         dtype=opening.dtype,
         context_limit=spec.context_limit,
         outlook_of=lambda case: outlook(case, spec, known),
+        sizes_of=lambda case: sizes(case, spec),
         progress=progress,
     )
 

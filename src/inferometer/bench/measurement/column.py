@@ -34,7 +34,8 @@ class Unopened:
 class Column:
     """One backend's part of a batch size, as it fills up. Times in seconds.
 
-    whole: of runs whose prefill and decode have no times of their own. pages: of the run that had the most in use.
+    whole: of runs whose prefill and decode have no times of their own. pages: of the run that had the most in use. link_bytes: that came
+    from the host in all measured runs, None where nothing does.
     """
 
     case: Case
@@ -46,6 +47,7 @@ class Column:
     whole: list[float] = field(default_factory=list)
     forward: list[float] = field(default_factory=list)
     pages: PageUse | None = None
+    link_bytes: int | None = None
     checked: Checked | None = None
     failure: Failure | None = None
 
@@ -54,8 +56,10 @@ class Column:
         """Runs that were taken in."""
         return max(len(self.prefill), len(self.decode), len(self.whole), len(self.forward))
 
-    def add(self, times: Times, pages: PageUse | None) -> None:
+    def add(self, times: Times, pages: PageUse | None, link_bytes: int | None = None) -> None:
         """Takes in a measured run."""
+        if link_bytes is not None:
+            self.link_bytes = (self.link_bytes or 0) + link_bytes
         for samples, seconds in (
             (self.prefill, times.prefill),
             (self.decode, times.decode),
@@ -66,6 +70,11 @@ class Column:
                 samples.append(seconds)
         if pages is not None and (self.pages is None or pages.peak > self.pages.peak):
             self.pages = pages
+
+    @property
+    def seconds(self) -> float:
+        """Of all measured runs."""
+        return sum(map(sum, (self.prefill, self.decode, self.whole, self.forward)))
 
     def times(self) -> dict[str, Summary]:
         """The latencies of the measured runs in milliseconds, by the record's names."""

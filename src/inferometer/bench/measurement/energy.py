@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -49,17 +49,28 @@ class _Repeated:
 class EnergyMeter:
     """Measures the phases of a case once it has been timed. Nothing is subtracted: what the device draws when idle is part of it."""
 
-    def __init__(self, sensors: Telemetry, *, gpu: bool, least_s: float = LEAST_S, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._sensors = sensors
+    def __init__(
+        self,
+        sensors: Telemetry,
+        *,
+        gpu: bool,
+        least_s: float = LEAST_S,
+        clock: Callable[[], float] = time.perf_counter,
+        others: Sequence[Telemetry] = (),
+    ) -> None:
+        """others: of further GPUs that a case runs on, whose energy is added."""
+        self._sensors = (sensors, *others)
         self._gpu = gpu
         self._least_s = least_s
         self._clock = clock
         self.result: dict[str, Any] = self._unknown("it was not measured")
 
     @classmethod
-    def of(cls, device: torch.device) -> EnergyMeter:
-        """For the device that a case runs on: a GPU's own counter, or the processor packages'."""
-        return cls(telemetry(device), gpu=device.type == "cuda")
+    def of(cls, device: torch.device, devices: int = 1) -> EnergyMeter:
+        """For the device that a case runs on, and those behind it up to `devices`: the GPUs' own counters, or the processor packages'."""
+        gpu, first = device.type == "cuda", device.index or 0
+        others = [telemetry(torch.device("cuda", first + place)) for place in range(1, devices)] if gpu else []
+        return cls(telemetry(device), gpu=gpu, others=others)
 
     def measure(self, case: Case, backend: Backend, prompts: Prompts) -> None:
         """Repeats each phase for two seconds or more, and sets `result`, the record's `energy`. Unknown is None; raises nothing.
@@ -68,7 +79,7 @@ class EnergyMeter:
         middle. prefill_j_per_token: a prompt token. decode_j_per_token: a decoded token. j_per_token: a generated token (of a forward, a
         token read), prefill included where there is one.
         """
-        first = self._sensors.read()
+        first = self._read()
         _, reason = self._used(first, first)
         if reason is not None:
             self.result = self._unknown(reason)
@@ -136,12 +147,12 @@ class EnergyMeter:
     def _repeat(self, action: Callable[[], None], backend: Backend) -> _Repeated:
         action()  # what a first time costs alone
         backend.synchronise()
-        first, begin, repeats = self._sensors.read(), self._clock(), 0
+        first, begin, repeats = self._read(), self._clock(), 0
         while not repeats or self._clock() - begin < self._least_s:
             action()
             repeats += 1
         backend.synchronise()
-        joules, reason = self._used(first, self._sensors.read())
+        joules, reason = self._used(first, self._read())
         return _Repeated(joules, repeats, reason)
 
     def _unknown(self, reason: str) -> dict[str, Any]:
@@ -150,14 +161,21 @@ class EnergyMeter:
 
     @property
     def _counter(self) -> str:
+        if len(self._sensors) > 1:
+            return f"the {len(self._sensors)} GPUs' energy counters"
         return "the GPU's energy counter" if self._gpu else "the processor packages' energy counters"
 
-    def _used(self, first: Snapshot, last: Snapshot) -> tuple[float | None, str | None]:
+    def _read(self) -> list[Snapshot]:
+        return [sensors.read() for sensors in self._sensors]
+
+    def _used(self, first: Sequence[Snapshot], last: Sequence[Snapshot]) -> tuple[float | None, str | None]:
         """Joules between two readings, or None with the reason."""
         if self._gpu:
-            reading = gpu_energy_j(first, last)
-            return reading.value, reading.reason
-        start, end = first.readings["cpu_energy_j"], last.readings["cpu_energy_j"]
+            readings = [gpu_energy_j(before, after) for before, after in zip(first, last, strict=True)]
+            known = [reading.value for reading in readings if reading.value is not None]
+            lacking = next((reading.reason for reading in readings if reading.value is None), None)
+            return (sum(known), None) if len(known) == len(readings) else (None, lacking)
+        start, end = first[0].readings["cpu_energy_j"], last[0].readings["cpu_energy_j"]
         if start.value is None or end.value is None:
             return None, start.reason or end.reason
         if end.value < start.value:

@@ -35,7 +35,7 @@ class PeakMeter:
         """After a run: takes its peak in. Of the pool behind `pages` only those count that were in use."""
         if self._device.type != "cuda":
             return
-        idle = 0 if pages is None else (pages.pages - pages.peak) * pages.page_bytes
+        idle = 0 if pages is None else pages.idle_bytes
         allocated = int(torch.cuda.max_memory_allocated(self._device)) - self._foreign - idle
         reserved = in_use = None
         if self._alone:

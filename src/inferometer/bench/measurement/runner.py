@@ -61,7 +61,8 @@ class Runner:
 
     `backends` by name, of which at least one is open. `prompts_for(batch_size, sequence_length)` gives the rows that every backend
     gets. `reference` is the one of them that the others are checked against, each against itself if there is none. `context_limit` is
-    the model's, None if it has none. `outlook_of` gives a case's bound and prediction. `clock` returns seconds.
+    the model's, None if it has none. `outlook_of` gives a case's bound and prediction, `sizes_of` the
+    bytes that it is about. `clock` returns seconds.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Runner:
         dtype: torch.dtype,
         context_limit: int | None,
         outlook_of: Callable[[Case], Outlook] = lambda case: Outlook(),
+        sizes_of: Callable[[Case], Mapping[str, int] | None] = lambda case: None,
         clock: Callable[[], float] = time.perf_counter,
         progress: Progress | None = None,
     ) -> None:
@@ -87,6 +89,7 @@ class Runner:
         self._dtype = dtype
         self._context_limit = context_limit
         self._outlook_of = outlook_of
+        self._sizes_of = sizes_of
         self._clock = clock
         self._progress = progress or Silent()
         self._environment = environment(device)
@@ -116,7 +119,7 @@ class Runner:
         """Makes room for the same workload on one or more backends, and checks them. What fails is in the round's columns."""
         alone = len(self._open) == 1
         columns = [
-            Column(case, self._open[case.backend], PeakMeter(self._device, alone=alone), EnergyMeter.of(self._device))
+            Column(case, self._open[case.backend], PeakMeter(self._device, alone=alone), EnergyMeter.of(self._device, case.tensor_parallel))
             for case in cases
             if case.backend in self._open
         ]
@@ -213,12 +216,14 @@ class Runner:
 
     def _cycle(self, column: Column, prompts: Prompts, measured: bool) -> None:
         column.meter.start(column.backend.resident_bytes)
+        before = _link_bytes(column.backend)
         times = timed_run(column.case, column.backend, prompts, self._clock)
         if not measured:
             return
         pages = column.backend.page_use()
         column.meter.stop(pages)
-        column.add(times, pages)
+        after = _link_bytes(column.backend)
+        column.add(times, pages, None if before is None or after is None else after - before)
         if self._effort.energy and column.measured == self._effort.runs:
             column.energy.measure(column.case, column.backend, prompts)
 
@@ -236,6 +241,7 @@ class Runner:
             pages=column.pages,
             peak_memory=column.meter.peak,
             energy=column.energy.result,
+            link=_link(column),
         )
 
     def _unopened_record(self, case: Case, started: datetime) -> Record:
@@ -254,6 +260,7 @@ class Runner:
         pages: PageUse | None = None,
         peak_memory: PeakMemory | None = None,
         energy: Mapping[str, Any] | None = None,
+        link: Mapping[str, Any] | None = None,
     ) -> Record:
         times = times or {}
         expected = self._outlook_of(case)
@@ -274,11 +281,28 @@ class Runner:
             peak_memory_bytes=peak_memory or PeakMemory(),
             pages_peak=None if pages is None else pages.peak,
             page_size=None if pages is None else pages.page_size,
+            sizes=self._sizes_of(case),
             energy=energy,
             bound=expected.bound,
             utilisation=expected.utilisation(times),
             predicted=expected.predicted,
             environment=self._environment,
             checked=checked,
+            **(link or {}),
             **times,
         )
+
+
+def _link_bytes(backend: Backend) -> int | None:
+    """What has come from the host so far, for a backend that says so."""
+    found: int | None = getattr(backend, "link_bytes", None)
+    return found
+
+
+def _link(column: Column) -> dict[str, Any]:
+    """What a record says of the link."""
+    if not column.link_bytes or not column.seconds:
+        return {}
+    rate, most = column.link_bytes / column.seconds, getattr(column.backend, "link_copy_bytes_s", None)
+    bound = None if most is None else {"copy_gb_s": most / 1e9, "share": rate / most}
+    return {"link_gb_s": rate / 1e9, "link_bound": bound}

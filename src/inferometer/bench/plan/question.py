@@ -133,8 +133,9 @@ def _refusal(request: BenchRequest, case: Case, spec: ModelSpec | None, place: P
         return absent
     for setting, value in _beyond(case):
         return f"--{setting.replace('_', '-')} {value} is not run by --backend {name} yet"
-    if case.tensor_parallel > place.count:
-        return f"--tensor-parallel {case.tensor_parallel} needs {case.tensor_parallel} devices, and there is {place.count} here"
+    lacking = place.lacks(case.tensor_parallel)
+    if lacking is not None:
+        return lacking
     try:
         request.check()
         if spec is not None:

@@ -84,7 +84,7 @@ def _measured(record: Record) -> Iterator[tuple[str, float]]:
 
 def request_of(record: Record) -> Request:
     """A record's case as the estimator takes it, to be priced in part. Raises UserError, saying why, for one that it cannot price."""
-    unset: dict[str, Any] = dict.fromkeys(("gpus", "link", "admission", "group_size", "offload", "mixed_tokens"))
+    unset: dict[str, Any] = dict.fromkeys(("gpus", "link", "admission", "group_size", "num_groups", "offload", "mixed_tokens"))
     found: Request = _asked(record, partial(resolve, parallel="tensor", calibration="auto", **unset))
     return found
 

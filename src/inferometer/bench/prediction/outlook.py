@@ -97,16 +97,13 @@ def outlook(case: Case, spec: ModelSpec, device: DeviceSpec | None) -> Outlook:
 
 
 def _ordered(price: Callable[..., Estimate], case: Case, whole: Estimate) -> tuple[Estimate, int]:
-    """The estimate of the case's admission by groups, and how many such runs follow each other: blocks of zigzag.
-
-    Groups of a diagonal that only run so many at once are priced as if all could.
-    """
+    """The estimate of the case's admission by groups, and how many such runs follow each other: blocks of zigzag."""
     if case.admission in (None, "continuous") or case.group_size is None:
         return whole, 1
     if case.admission == "zigzag" and case.num_groups is not None:
         block = min(case.group_size * case.num_groups, case.batch_size)
         return price(admission="zigzag", group_size=case.group_size, batch_size=block), -(-case.batch_size // block)
-    return price(admission=case.admission, group_size=case.group_size), 1
+    return price(admission=case.admission, group_size=case.group_size, num_groups=case.num_groups), 1
 
 
 def _times(count: int, ends: tuple[float, float]) -> tuple[float, float]:

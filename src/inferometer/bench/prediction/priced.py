@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from inferometer.bench.backends.registry import format_of
+from inferometer.model.offload import read_offload
 
 
 class Workload(Protocol):
@@ -32,6 +33,10 @@ class Workload(Protocol):
     def forward_only(self) -> bool: ...
     @property
     def loss(self) -> bool: ...
+    @property
+    def offload(self) -> str | None: ...
+    @property
+    def percent(self) -> str | None: ...
 
 
 def estimator_arguments(work: Workload, stack: str) -> dict[str, Any]:
@@ -47,4 +52,5 @@ def estimator_arguments(work: Workload, stack: str) -> dict[str, Any]:
         "stack": stack,
         "forward_only": work.forward_only,
         "loss": work.loss,
+        "offload": read_offload(work.offload, work.percent).name,
     }

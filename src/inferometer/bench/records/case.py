@@ -41,6 +41,10 @@ class Case:
     admission: str | None = None
     group_size: int | None = None
     num_groups: int | None = None
+    offload: str | None = None
+    percent: str | None = None
+    host_memory_limit: int | None = None
+    disk: bool = False
     memory_limit: int | None = None
     deterministic: bool = False
     temperature: float | None = None

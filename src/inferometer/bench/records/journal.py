@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
+from inferometer.bench.records.compact import Expander
 from inferometer.bench.records.record import Record
 from inferometer.errors import UserError
 
@@ -116,13 +117,15 @@ def read_records(path: Path) -> list[Record]:
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; name a file of records that `bench --output` wrote") from error
     records = []
+    expander = Expander()
     for number, line in enumerate(lines, start=1):
         try:
             value = json.loads(line)
         except ValueError:
             continue
         try:
-            records.append(Record.from_json(value))
+            whole = expander.take(value)
+            records += [] if whole is None else [Record.from_json(whole)]
         except (ValueError, TypeError, AttributeError) as error:
             raise UserError(f"{path}, line {number}: {error}") from error
     if not records:

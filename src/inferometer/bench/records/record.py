@@ -6,12 +6,13 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from inferometer.bench.records.statistics import Summary, mean, rates
 
 SCHEMA_VERSION = 1
 Status = Literal["ok", "oom", "error", "timeout", "skipped"]
+TIMES: Final = ("prefill_ms", "decode_token_ms", "decode_total_ms", "total_ms", "forward_ms")
 
 # Division and multiplication back may each be off by half a unit in the last place; anything near this is an error of arithmetic.
 _RELATIVE = 1e-9
@@ -91,7 +92,9 @@ class Record:
     """The answer to a case. Unknown is None. Times in milliseconds, one sample a run.
 
     Under an admission that lets some rows decode while others still prefill, only total_ms has a meaning. pages_peak: the most pages
-    of KV cache in use at once, page_size: the tokens of each. decode_only: there was no prompt but a cache filled at random, and the first
+    of KV cache in use at once, page_size: the tokens of each. sizes: bytes of the weights, of the cache when all is generated and of the
+    hidden states of as many tokens. link_gb_s: of what came from the host, over all measured runs; link_bound: the rate of plain copies
+    there, measured in the same process, and the share of it. decode_only: there was no prompt but a cache filled at random, and the first
     of decode_length steps attended over sequence_length tokens. study, part, column: where a study asked, None outside of one.
 
     Raises ValueError where decode_total differs from steps x decode_token, where throughput x latency differs from the tokens of a
@@ -119,6 +122,10 @@ class Record:
     admission: str | None = None
     group_size: int | None = None
     num_groups: int | None = None
+    offload: str | None = None
+    percent: str | None = None
+    host_memory_limit: int | None = None
+    disk: bool = False
     memory_limit: int | None = None
     deterministic: bool = False
     batch_size: int
@@ -147,7 +154,9 @@ class Record:
     peak_memory_bytes: PeakMemory = field(default_factory=PeakMemory)
     pages_peak: int | None = None
     page_size: int | None = None
+    sizes: Mapping[str, int] | None = None
     link_gb_s: float | None = None
+    link_bound: Mapping[str, float] | None = None
     energy: Mapping[str, Any] | None = None
     bound: Bound | None = None
     utilisation: Mapping[str, Any] | None = None
@@ -191,7 +200,12 @@ class Record:
     @property
     def steps(self) -> int:
         """Decode steps: decode_length less the first token, which the prefill gives where there is one."""
-        return 0 if self.decode_length is None else self.decode_length - (not self.decode_only)
+        return _steps(self.decode_length, self.decode_only)
+
+    @property
+    def worked_out_throughput(self) -> Throughput:
+        """The rates that follow from the times."""
+        return throughput(self._work())
 
     def _check_forward(self) -> None:
         others = (self.prefill_ms, self.decode_token_ms, self.decode_total_ms, self.total_ms)
@@ -276,16 +290,24 @@ class Record:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Record:
-        """Reads what `to_json` wrote. Raises ValueError for an unknown or missing name and wherever the constructor does."""
+        """Reads what `to_json` wrote. A time may be the list of its samples, and throughput be left out: both are then worked out.
+
+        Raises ValueError for an unknown or missing name and wherever the constructor does.
+        """
         unknown = set(value) - {f.name for f in fields(cls)}
         if unknown:
             raise ValueError(f"unknown names in a record: {', '.join(sorted(unknown))}")
         kept = dict(value)
         try:
-            for name in ("prefill_ms", "decode_token_ms", "decode_total_ms", "total_ms", "forward_ms"):
+            for name in TIMES:
                 if kept.get(name) is not None:
-                    kept[name] = Summary.from_json(kept[name])
-            if kept.get("throughput") is not None:
+                    kept[name] = Summary.of(kept[name]) if isinstance(kept[name], list) else Summary.from_json(kept[name])
+            if "throughput" not in kept:
+                steps = _steps(kept["decode_length"], kept.get("decode_only", False))
+                counted = {name: kept.get(name) for name in ("prefill_ms", "decode_total_ms", "total_ms", "forward_ms")}
+                tokens = work(batch_size=kept["batch_size"], sequence_length=kept["sequence_length"], steps=steps, **counted)
+                kept["throughput"] = throughput(tokens)
+            elif kept["throughput"] is not None:
                 given = dict(kept["throughput"])
                 given["samples"] = {name: tuple(samples) for name, samples in given.get("samples", {}).items()}
                 kept["throughput"] = Throughput(**given)
@@ -296,8 +318,12 @@ class Record:
                 if kept.get(name) is not None:
                     kept[name] = kind(**kept[name])
             return cls(**kept)
-        except (TypeError, KeyError) as error:
+        except (TypeError, KeyError, AttributeError, OverflowError) as error:
             raise ValueError(f"not a record: {error}") from error
+
+
+def _steps(decode_length: int | None, decode_only: bool) -> int:
+    return 0 if decode_length is None else decode_length - (not decode_only)
 
 
 def work(

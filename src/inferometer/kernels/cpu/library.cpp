@@ -30,11 +30,16 @@ template <class F> void in_parallel(const OpenMP& omp, F f) {
     omp.parallel(enter, &call, unsigned(omp.wanted < MOST_THREADS ? omp.wanted : MOST_THREADS), 0);
 }
 
-template <class T> void sweep(const Model& model, const Sweep& s, const OpenMP& omp) {
+// number: of a part between two sums over ranks; -1 for the whole sweep of a rank alone.
+template <class T> void sweep(const Model& model, const Sweep& s, int64_t number, const OpenMP& omp) {
     const int64_t parts = parts_of(s);
     const Room<T> room(model, s.tokens, parts, (char*)s.scratch);
     new (room.shared) Shared;
-    in_parallel(omp, [&](int threads, int id) { Run<T>(model, s, room, parts, Team(*room.shared, threads, id)).all(); });
+    in_parallel(omp, [&](int threads, int id) {
+        Run<T> run(model, s, room, parts, Team(*room.shared, threads, id));
+        if (number < 0) run.all();
+        else run.part_between_sums(number);
+    });
 }
 
 template <class T> void project(const Linear& map, int64_t rows, const T* x, T* out, const OpenMP& omp) {
@@ -101,8 +106,14 @@ EXPORTED int64_t scratch_bytes(const Model* model, const Sweep* s) {
 }
 
 EXPORTED void run_sweep(const Model* model, const Sweep* s, const OpenMP* omp) {
-    if (model->bfloat16) sweep<Bfloat16>(*model, *s, *omp);
-    else sweep<float>(*model, *s, *omp);
+    if (model->bfloat16) sweep<Bfloat16>(*model, *s, -1, *omp);
+    else sweep<float>(*model, *s, -1, *omp);
+}
+
+// Part `number` of the 2 * layers + 1 between which `sums` are added up over the ranks; in their order, with one scratch.
+EXPORTED void run_part(const Model* model, const Sweep* s, int64_t number, const OpenMP* omp) {
+    if (model->bfloat16) sweep<Bfloat16>(*model, *s, number, *omp);
+    else sweep<float>(*model, *s, number, *omp);
 }
 
 // x (rows, inputs) weight^T -> out (rows, outputs), for a weight without blocks.

@@ -28,6 +28,7 @@ struct Model {
 
 // x: (tokens, hidden) in, and out. cos, sin: float32 (tokens, head_size) or null. positions: of the tokens in their sequences.
 // places: where their keys and values go. seats: their rows in the table of pages. scratch: as many bytes as scratch_bytes says.
+// sums: (tokens, hidden), where ranks that share the layers meet; null for a rank alone.
 struct Sweep {
     int64_t tokens;
     void* x;
@@ -38,6 +39,7 @@ struct Sweep {
     void *keys, *values;
     int64_t layer_stride;
     void* scratch;
+    float* sums;
 };
 
 inline int64_t rounded(int64_t count) { return (count + 63) / 64 * 64; }

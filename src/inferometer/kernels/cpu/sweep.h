@@ -15,6 +15,28 @@ template <class T> class Run {
 
     void all() {
         const Tiles tiles;
+        open();
+        for (int64_t i = 0; i < m.layers; i++) {
+            attention_half(i);
+            feed_forward_half(i);
+            if (m.post) end_post(i);
+        }
+        close();
+    }
+
+    // One of the 2 * layers + 1 parts of a sweep whose layers are cut over ranks. Each but the last leaves this rank's part of what is
+    // added to x in `sums`, and the next one finds there what all ranks add.
+    void part_between_sums(int64_t number) {
+        const Tiles tiles;
+        if (number == 0) open();
+        else add_sums(number - 1);
+        if (number == 2 * m.layers) close();
+        else if (number % 2 == 0) attention_half(number / 2);
+        else feed_forward_half(number / 2);
+    }
+
+  private:
+    void open() {
         team.share(s.tokens, [&](int64_t t, int64_t) {
             const T* from = (const T*)s.x + t * m.hidden;
             for (int64_t i = 0; i < m.hidden; i++) room.x[t * room.hidden + i] = widen(from[i]);
@@ -23,7 +45,9 @@ template <class T> class Run {
             for (int64_t i = m.heads * m.head_size; i < room.attended_width; i++) narrow(0, room.attended + t * room.attended_width + i);
             for (int64_t i = m.feed_forward; i < room.inner; i++) narrow(0, room.activated + t * room.inner + i);
         });
-        for (int64_t i = 0; i < m.layers; i++) layer(i);
+    }
+
+    void close() {
         team.share(s.tokens, [&](int64_t t, int64_t) {
             T* to = (T*)s.x + t * m.hidden;
             const float* x = room.x + t * room.hidden;
@@ -32,27 +56,50 @@ template <class T> class Run {
         });
     }
 
-  private:
-    void layer(int64_t index) {
+    void attention_half(int64_t index) {
         const Layer& l = m.layer[index];
-        const Linear* after = index + 1 < m.layers ? &m.layer[index + 1].qkv : nullptr;
         if (m.post) copy(); else norms(l.attention_norm);
         linear(l.qkv, room.normed, room.hidden, &l.output, [&](int64_t t, int64_t first, int64_t count, const float* y) {
             memcpy(room.qkv + t * room.heads + first, y, 4 * count);
         });
         attention(l.scale, index);
-        const float* residual = m.post || !m.residual_after_norm ? room.x : room.base;
-        const auto add = [&](int64_t t, int64_t first, int64_t count, const float* y) {
+        linear(l.output, room.attended, room.attended_width, &l.up, adding(m.post || !m.residual_after_norm ? room.x : room.base));
+    }
+
+    void feed_forward_half(int64_t index) {
+        const Layer& l = m.layer[index];
+        norms(m.post ? l.attention_norm : l.feed_forward_norm);
+        feed_forward(l);
+        const Linear* after = index + 1 < m.layers ? &m.layer[index + 1].qkv : nullptr;
+        linear(l.down, room.activated, room.inner, after, adding(m.post || m.residual_after_norm ? room.base : room.x));
+    }
+
+    void end_post(int64_t index) {
+        norms(m.layer[index].feed_forward_norm);
+        carry();
+    }
+
+    // What takes in a linear map's results: x becomes the residual plus them, or they are left to be summed up over the ranks.
+    auto adding(const float* residual) {
+        return [this, residual](int64_t t, int64_t first, int64_t count, const float* y) {
+            if (s.sums) {
+                memcpy(s.sums + t * m.hidden + first, y, 4 * count);
+                return;
+            }
             const int64_t at = t * room.hidden + first;
             for (int64_t i = 0; i < count; i++) room.x[at + i] = residual[at + i] + y[i];
         };
-        linear(l.output, room.attended, room.attended_width, &l.up, add);
-        norms(m.post ? l.attention_norm : l.feed_forward_norm);
-        if (m.post) residual = room.base;
-        feed_forward(l);
-        linear(l.down, room.activated, room.inner, after, add);
-        if (m.post) norms(l.feed_forward_norm);
-        if (m.post) carry();
+    }
+
+    // x becomes the residual of the half before plus the sums over the ranks.
+    void add_sums(int64_t half) {
+        const bool fed = half % 2;
+        const float* residual = (m.post ? fed : m.residual_after_norm) ? room.base : room.x;
+        team.share(s.tokens, [&](int64_t t, int64_t) {
+            const int64_t at = t * room.hidden;
+            for (int64_t i = 0; i < m.hidden; i++) room.x[at + i] = residual[at + i] + s.sums[t * m.hidden + i];
+        });
+        if (fed && m.post) end_post(half / 2);
     }
 
     // The norm of x: `normed` is it, and `base` its float32.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import gcd
 
 import torch
 
@@ -41,6 +42,14 @@ class QuantLayout:
         if form.element == "fp8":
             return cls("fp8", activations="fp8" if capability(device) >= FP8_CAPABILITY else "wide")
         raise ValueError(f"{form.name} is no format of few bits")
+
+    def part(self, whole: int, inputs: int) -> QuantLayout:
+        """Of some `inputs` of a matrix of `whole`, of which every rank has as many: their groups may have to be smaller."""
+        if self.group is None or inputs == whole:
+            return self
+        if self.group >= whole or self.group % inputs == 0:  # all of them in one
+            return replace(self, group=-(-inputs // 32) * 32)
+        return replace(self, group=gcd(self.group, inputs))
 
     def empty(self, outputs: int, inputs: int, device: torch.device | str) -> QuantWeight:
         """A weight of so many numbers, uninitialised."""

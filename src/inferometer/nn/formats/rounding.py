@@ -27,15 +27,22 @@ def round_into(target: QuantWeight, matrix: Tensor) -> None:
         copy(target.rows(start, stop), rounded(matrix[start:stop].to(target.device, torch.float32), layout))
 
 
-def rounded(matrix: Tensor, layout: QuantLayout) -> QuantWeight:
+def row_maxima(matrix: Tensor) -> Tensor:
+    """float32 (outputs,): the largest size of a number of each row."""
+    return matrix.abs().amax(1).to(torch.float32)
+
+
+def rounded(matrix: Tensor, layout: QuantLayout, largest_of_rows: Tensor | None = None) -> QuantWeight:
     """The float32 matrix (outputs, inputs) in few bits, without an order of inputs.
+
+    largest_of_rows: as `row_maxima`, of rows that go on elsewhere; None for these.
 
     "int8", "fp8": a row's largest number becomes 127 or 448. "int4": a group's numbers and zero lie between 0 and 15, or, symmetric, its
     number of the largest size becomes -8 of -8 to 7.
     """
     if layout.kind != "int4":
         largest = LARGEST[layout.kind]
-        scale = matrix.abs().amax(1) / largest
+        scale = (row_maxima(matrix) if largest_of_rows is None else largest_of_rows) / largest
         levels = (matrix / _divisor(scale)[:, None]).clamp(-largest, largest)
         data = levels.round().to(torch.int8) if layout.kind == "int8" else levels.to(torch.float8_e4m3fn)
         return QuantWeight(layout.kind, matrix.shape[1], data, scale, activations=layout.activations)

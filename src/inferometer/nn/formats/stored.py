@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final, Protocol, TypeVar
 
@@ -14,13 +14,17 @@ from inferometer.errors import ModelError
 from inferometer.kernels.quant_weight import DATA_DTYPES, Activations, QuantWeight
 from inferometer.kernels.support import capability
 from inferometer.model.checkpoint import Family
+from inferometer.model.parameters import parameters
 from inferometer.model.quantisation import Quantisation
+from inferometer.model.shard import WHOLE, Shard
 from inferometer.model.spec import ModelSpec
+from inferometer.nn.formats.cutting import cut_inputs, whole_groups
 from inferometer.nn.formats.layout import FP8_CAPABILITY, Layouts, QuantLayout, layer_matrices
 from inferometer.nn.formats.rounding import packed
+from inferometer.nn.formats.stored_part import StoredMatrix, StoredPart, group_of
 from inferometer.nn.formats.unpacking import AWQ_ORDER, nibbles_along
 from inferometer.nn.names import resolve
-from inferometer.nn.source import CheckpointSource
+from inferometer.nn.source import CheckpointSource, Extent
 
 T = TypeVar("T")
 SCALE_DTYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
@@ -29,19 +33,9 @@ SCALE_DTYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
 class RawSource(CheckpointSource, Protocol):
     """A source that can also be read as it is stored."""
 
-    def raw(self, name: str) -> Tensor:
-        """The tensor on the CPU, in whatever type it has; ModelError where it is damaged."""
+    def raw(self, name: str, extent: Extent | None = None) -> Tensor:
+        """The tensor on the CPU, in whatever type it has, or a part of it; ModelError where it is damaged."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Matrix:
-    """The tensors of one matrix (outputs, inputs), by what they are: data, scale, zero, order."""
-
-    name: str
-    outputs: int
-    inputs: int
-    parts: Mapping[str, str]
 
 
 class QuantisedSource:
@@ -85,6 +79,37 @@ class QuantisedSource:
         matrix = self.quantised(name).dequantised().to(device=device, dtype=dtype)
         return matrix.t() if self._transposed else matrix
 
+    def read_part(self, name: str, extent: Extent, device: torch.device | str, dtype: torch.dtype) -> Tensor:
+        if name not in self._matrices:
+            return self._source.read_part(name, extent, device, dtype)
+        outputs, inputs = (range(*bounds) for bounds in (extent[::-1] if self._transposed else extent))
+        matrix, (layout, order) = self._matrices[name], self.outline(name)
+        # Inputs in another order are anywhere: all of them, for these outputs.
+        columns = range(matrix.inputs) if order is not None else whole_groups(inputs, layout.group, matrix.inputs)
+        part = self.quantised_part(name, outputs, columns, layout.group).dequantised()
+        part = part[:, inputs.start - columns.start : inputs.stop - columns.start].to(device=device, dtype=dtype)
+        return part.t() if self._transposed else part
+
+    def quantised_part(self, name: str, outputs: range | None, inputs: range | None, group: int | None) -> QuantWeight:
+        """Some outputs and inputs of a matrix, on the CPU, as `cut_inputs` has them; None for all. Of one with an order, all inputs."""
+        matrix, width = self._matrices[name], None
+        if self._how.element == "int4":
+            width = group_of(matrix, self._how)
+        own = range(matrix.outputs) if outputs is None else outputs
+        columns = range(matrix.inputs) if inputs is None else whole_groups(inputs, width, matrix.inputs)
+        if inputs is not None and width is not None and width >= matrix.inputs:  # one group, whose scale every part of it has
+            columns = _by_eights(inputs, matrix.inputs)
+        part = StoredPart(matrix, self._how, _by_eights(own, matrix.outputs), columns)
+        tensors = {what: self._source.raw(stored, part.extent(what, self._shape(stored))) for what, stored in part.parts.items()}
+        found = self._guarded(name, lambda: _READERS[self._how.method](part.matrix, tensors, self._how))
+        found = found.rows(own.start - part.outputs.start, own.stop - part.outputs.start)
+        if inputs is None or inputs == columns:
+            return found
+        return cut_inputs(found, range(inputs.start - columns.start, inputs.stop - columns.start), group)
+
+    def _shape(self, stored: str) -> tuple[int, ...]:
+        return self._source.tensors()[stored]
+
     def holds(self, name: str) -> bool:
         """Whether the matrix of this name is in few bits."""
         return name in self._matrices
@@ -100,7 +125,7 @@ class QuantisedSource:
             order = groups if self._how.method == "inferometer" else self._guarded(name, lambda: _order(matrix, groups, self._how))
         zero = "zero" in matrix.parts and not (self._how.method == "compressed-tensors" and self._how.symmetric)
         scale = self._source.raw(matrix.parts["scale"]).dtype
-        return QuantLayout("int4", _group(matrix, self._how), zero=zero, ordered=order is not None, scale=scale), order
+        return QuantLayout("int4", group_of(matrix, self._how), zero=zero, ordered=order is not None, scale=scale), order
 
     def where(self, name: str) -> str:
         matrix = self._matrices.get(name)
@@ -124,8 +149,18 @@ class QuantisedSource:
             raise ModelError(f"{self.where(name)}: the matrix {name} is not what {self._how.method} says: {words}") from None
 
 
-def stored_layouts(spec: ModelSpec, source: QuantisedSource, family: Family, device: torch.device) -> Layouts:
-    """How the model's matrices are kept: as they are stored, where all that make up one are stored alike; else plain."""
+def _by_eights(numbers: range, width: int) -> range:
+    """All of the words of eight that hold these."""
+    return range(numbers.start // 8 * 8, min(-(-numbers.stop // 8) * 8, width))
+
+
+def stored_layouts(spec: ModelSpec, source: QuantisedSource, family: Family, device: torch.device, shard: Shard = WHOLE) -> Layouts:
+    """How the model's matrices are kept: as they are stored, where all that make up one are stored alike; else plain.
+
+    shard: this rank's. A matrix whose inputs are not in the order of their groups is plain where ranks cut it by input: no rank has whole
+    groups of it.
+    """
+    shapes = {parameter.name: parameter.shape for parameter in parameters(spec)}
     names, pieces = resolve(spec, source, family), family.pieces(spec)
     found = {}
     for parameter in layer_matrices(spec):
@@ -133,6 +168,8 @@ def stored_layouts(spec: ModelSpec, source: QuantisedSource, family: Family, dev
         if not all(map(source.holds, stored)):
             continue
         (layout, order), *others = [source.outline(name) for name in stored]
+        if order is not None and shard.cut(spec, parameter, shapes[parameter]).columns is not None:
+            continue
         if all(other == layout and _same(theirs, order) for other, theirs in others):
             rounds = layout.kind == "fp8" and capability(device) >= FP8_CAPABILITY
             found[parameter] = replace(layout, activations="fp8") if rounds else layout
@@ -146,7 +183,7 @@ def _same(one: Tensor | None, other: Tensor | None) -> bool:
 _SPARE: Final = ("bias_scale", "weight_shape", "weight_zero_point", "weight_g_idx", "g_idx", "input_scale", "input_zero_point", "qzeros")
 
 
-def _matrices(source: RawSource, how: Quantisation) -> list[_Matrix]:
+def _matrices(source: RawSource, how: Quantisation) -> list[StoredMatrix]:
     shapes = source.tensors()
     marker = {
         "inferometer": "weight",
@@ -168,7 +205,7 @@ def _matrices(source: RawSource, how: Quantisation) -> list[_Matrix]:
             what = f"lacks {base}{lacking[0]}" if lacking else f"is of {len(shape)} dimensions"
             raise ModelError(f"{source.where(name)}: the matrix {name} {what}; fetch the model again")
         outputs, inputs = _sizes(source, how, parts, shape)
-        found.append(_Matrix(base + "weight", outputs, inputs, parts))
+        found.append(StoredMatrix(base + "weight", outputs, inputs, parts))
     return found
 
 
@@ -196,24 +233,20 @@ def _sizes(source: RawSource, how: Quantisation, parts: Mapping[str, str], shape
     return sizes[0], sizes[1]
 
 
-def _group(matrix: _Matrix, how: Quantisation) -> int:
-    return how.group or -(-matrix.inputs // 32) * 32
-
-
-def _own(matrix: _Matrix, tensors: Mapping[str, Tensor], how: Quantisation) -> QuantWeight:
+def _own(matrix: StoredMatrix, tensors: Mapping[str, Tensor], how: Quantisation) -> QuantWeight:
     data = tensors["data"]
     if data.dtype != DATA_DTYPES[how.element]:
         raise ValueError(f"its type is {data.dtype}")
     if not how.symmetric and "zero" not in tensors:
         raise ValueError("it has no zero points")
-    group = _group(matrix, how) if how.element == "int4" else None
+    group = group_of(matrix, how) if how.element == "int4" else None
     activations: Activations = "int8" if how.rounds else "wide"
     return QuantWeight(
         how.element, matrix.inputs, data, tensors["scale"], tensors.get("zero"), group, tensors.get("order"), activations=activations
     )
 
 
-def _gptq(matrix: _Matrix, tensors: Mapping[str, Tensor], how: Quantisation) -> QuantWeight:
+def _gptq(matrix: StoredMatrix, tensors: Mapping[str, Tensor], how: Quantisation) -> QuantWeight:
     levels = nibbles_along(_words(tensors, "data"), 0).t()
     zero = None
     if "zero" in tensors:
@@ -221,7 +254,7 @@ def _gptq(matrix: _Matrix, tensors: Mapping[str, Tensor], how: Quantisation) -> 
     return _grouped(matrix, levels, tensors["scale"].t(), zero, tensors.get("order"), how)
 
 
-def _awq(matrix: _Matrix, tensors: Mapping[str, Tensor], how: Quantisation) -> QuantWeight:
+def _awq(matrix: StoredMatrix, tensors: Mapping[str, Tensor], how: Quantisation) -> QuantWeight:
     levels = nibbles_along(_words(tensors, "data"), 1, AWQ_ORDER).t()
     zero = None
     if "zero" in tensors:
@@ -229,7 +262,7 @@ def _awq(matrix: _Matrix, tensors: Mapping[str, Tensor], how: Quantisation) -> Q
     return _grouped(matrix, levels, tensors["scale"].t(), zero, None, how)
 
 
-def _compressed(matrix: _Matrix, tensors: Mapping[str, Tensor], how: Quantisation) -> QuantWeight:
+def _compressed(matrix: StoredMatrix, tensors: Mapping[str, Tensor], how: Quantisation) -> QuantWeight:
     scale = tensors["scale"]
     if how.element == "int4":
         levels = nibbles_along(_words(tensors, "data"), 1)[:, : matrix.inputs]
@@ -249,7 +282,9 @@ def _compressed(matrix: _Matrix, tensors: Mapping[str, Tensor], how: Quantisatio
     return QuantWeight(how.element, matrix.inputs, data.contiguous(), scale, activations="int8" if how.rounds else "wide")
 
 
-def _grouped(matrix: _Matrix, levels: Tensor, scale: Tensor, zero: Tensor | None, groups: Tensor | None, how: Quantisation) -> QuantWeight:
+def _grouped(
+    matrix: StoredMatrix, levels: Tensor, scale: Tensor, zero: Tensor | None, groups: Tensor | None, how: Quantisation
+) -> QuantWeight:
     """levels: (outputs, inputs). groups: which group each input belongs to, None for one after another."""
     if scale.dtype not in SCALE_DTYPES:
         raise ValueError(f"its scales are {scale.dtype}")
@@ -264,21 +299,21 @@ def _grouped(matrix: _Matrix, levels: Tensor, scale: Tensor, zero: Tensor | None
         packed(levels.contiguous()),
         scale.contiguous(),
         None if zero is None else zero.contiguous(),
-        _group(matrix, how),
+        group_of(matrix, how),
         order,
     )
 
 
-def _order(matrix: _Matrix, groups: Tensor, how: Quantisation) -> Tensor | None:
+def _order(matrix: StoredMatrix, groups: Tensor, how: Quantisation) -> Tensor | None:
     """int32 (inputs,): the inputs by group; None where they are in that order already. groups: which group each input belongs to."""
-    plain, groups = torch.arange(matrix.inputs) // _group(matrix, how), groups.to(torch.int64)
+    plain, groups = torch.arange(matrix.inputs) // group_of(matrix, how), groups.to(torch.int64)
     if groups.shape != plain.shape:
         raise ValueError(f"its g_idx has {groups.numel()} numbers for {matrix.inputs} inputs")
     if torch.equal(groups, plain):
         return None
     order = torch.argsort(groups, stable=True)
     if not torch.equal(groups[order], plain):
-        raise ValueError(f"its g_idx does not make groups of {_group(matrix, how)} inputs")
+        raise ValueError(f"its g_idx does not make groups of {group_of(matrix, how)} inputs")
     return order.to(torch.int32)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from inferometer.bench.records.record import Record
-from inferometer.report.markup.html import escaped
+from inferometer.report.markup.html import escaped, scrolling
 from inferometer.report.markup.parts import Heading, Part
 from inferometer.report.page.case_table import cases_section, columns_table, environment_section, failures_section
 from inferometer.report.page.context_figures import context_section
@@ -18,17 +18,25 @@ from inferometer.report.page.section import Detail, Section
 from inferometer.report.page.serving_figures import serving_section
 from inferometer.report.page.shell import document
 from inferometer.report.page.sweep_figures import batch_section
+from inferometer.report.plots.svg import within
 from inferometer.report.records.columns import Columns, sweeps
 from inferometer.report.records.gathering import mixture
 from inferometer.report.records.outlooks import Outlooks
 from inferometer.report.tables.summary import about, again
 
 
-def page(records: Sequence[Record], *, title: str, study: Sequence[Part] | None = None, remarks: Sequence[str] = ()) -> str:
+def page(
+    records: Sequence[Record],
+    *,
+    title: str,
+    study: Sequence[Part] | None = None,
+    plots: Sequence[str] = (),
+    remarks: Sequence[str] = (),
+) -> str:
     """One self-contained HTML document about records; study: the parts of the study's own document, whose tables then stand first.
 
-    remarks: sentences to stand at the top. What names of models and failed cases say is shown as text, whatever it holds.
-    Raises ValueError for no records.
+    plots: the study's own, SVG images. remarks: sentences to stand at the top. What names of models and failed cases say is shown as
+    text, whatever it holds. Raises ValueError for no records.
     """
     if not records:
         raise ValueError("a page needs at least one record")
@@ -37,7 +45,7 @@ def page(records: Sequence[Record], *, title: str, study: Sequence[Part] | None 
     latest = [record for sweep in workloads for record in sweep.records]
     served = serving_section(latest, columns)
     sections = [
-        *([] if study is None else [_study(study, title)]),
+        *([] if study is None else [_study(study, plots, title)]),
         batch_section(workloads, columns, detail),
         roofline_section(workloads, columns, outlooks, detail),
         prediction_section(latest, columns, detail),
@@ -53,10 +61,17 @@ def page(records: Sequence[Record], *, title: str, study: Sequence[Part] | None 
     return document(title, _summary(records, columns, said), sections)
 
 
-def _study(parts: Sequence[Part], title: str) -> Section:
-    """A study's document without its title, which the page has."""
+def _study(parts: Sequence[Part], plots: Sequence[str], title: str) -> Section:
+    """A study's document without its title, which the page has, and its plots, which are seen at a glance, before its tables."""
     kept = [part for part in parts if not (isinstance(part, Heading) and part.level == 1)]
-    return Section(slug="study", title="The study's tables", content=html_of(kept, name=title), missing="the study asks for none.")
+    card = next((place for place, part in enumerate(kept) if isinstance(part, Heading)), len(kept))
+    drawn = "".join(f"<figure>{scrolling('Plot')}{within(image)}</div></figure>" for image in plots)
+    return Section(
+        slug="study",
+        title="The study's plots and tables" if plots else "The study's tables",
+        content=html_of(kept[:card], name=title) + (f"<div class=plots>{drawn}</div>" if plots else "") + html_of(kept[card:], name=title),
+        missing="the study asks for none.",
+    )
 
 
 def _summary(records: Sequence[Record], columns: Columns, remarks: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from inferometer.bench.records.compact import Expander
 from inferometer.bench.records.record import SCHEMA_VERSION, Record
 from inferometer.errors import UserError
 from inferometer.report.records.well_formed import check
@@ -66,6 +67,7 @@ def _read(file: Path, remarks: list[str]) -> Iterator[Record]:
         for number, value in enumerate(document, start=1):
             yield _record(value, f"{file}, record {number}")
         return
+    expander = Expander()
     lines = text.split("\n")
     last = max((number for number, line in enumerate(lines, start=1) if line.strip()), default=0)
     for number, line in enumerate(lines, start=1):
@@ -77,7 +79,12 @@ def _read(file: Path, remarks: list[str]) -> Iterator[Record]:
             what = "the last line is torn, as by a crash while it was written" if number == last else f"line {number} is torn"
             remarks.append(f"{file}: {what}; it is left out.")
             continue
-        yield _record(value, f"{file}, line {number}")
+        try:
+            whole = expander.take(value)
+        except ValueError as error:
+            raise UserError(f"{file}, line {number}: {error}; name the whole file") from error
+        if whole is not None:
+            yield _record(whole, f"{file}, line {number}")
 
 
 def _document(text: str) -> list[Any] | None:

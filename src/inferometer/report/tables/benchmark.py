@@ -57,7 +57,7 @@ def document(records: Sequence[Record]) -> str:
 
 
 def parameter_rows(record: Record) -> list[tuple[str, str]]:
-    """What was asked, in twelve rows, three more of an admission and one of deterministic numerics; unset is None.
+    """What was asked, in twelve rows, more of an admission, of what lives elsewhere and of deterministic numerics; unset is None.
 
     Decode Length is None for a forward alone, Sequence Length for steps at contexts that nothing was prefilled for.
     """
@@ -78,6 +78,9 @@ def parameter_rows(record: Record) -> list[tuple[str, str]]:
     ]
     if record.admission is not None:
         rows += [("Admission", record.admission), ("Group Size", record.group_size), ("Num Groups", record.num_groups)]
+    limit = None if record.host_memory_limit is None else f"{record.host_memory_limit / 2**30:g} GiB"
+    where = {"Offload": record.offload, "Percent": record.percent, "Host Memory": limit, "Disk": record.disk or None}
+    rows += [(name, value) for name, value in where.items() if value is not None]
     if record.deterministic:
         rows.append(("Deterministic", True))
     return [(name, shown(value)) for name, value in rows]
@@ -184,10 +187,26 @@ def notes(records: Sequence[Record]) -> str:
         if any(r.status == "ok" and r.prefill_ms is None and not r.decode_only for r in records):
             lines.append("- Where there is no Prefill and no Decode, some rows decoded while others were prefilled.")
     lines.append("- Averages of tokens/secs are means of the runs' rates. Percentiles are of the sorted runs, without interpolation.")
+    lines += [line for record in records for line in _size_notes(record)]
     lines += _outlook_notes(records)
     for backend in dict.fromkeys(r.backend for r in records):
         lines += _backend_notes([r for r in records if r.backend == backend])
     return "\n".join(lines)
+
+
+def _size_notes(record: Record) -> list[str]:
+    """FlexGen's figures of a case of groups or with anything elsewhere: how large it is, what it took, and what came over the link."""
+    if record.status != "ok" or record.sizes is None or not (record.admission or record.offload or record.percent):
+        return []
+    parts = [f"{name} {size / 2**30:.3f} GiB" for name, size in record.sizes.items()]
+    if record.peak_memory_bytes.allocated is not None:
+        parts.append(f"peak GPU memory {record.peak_memory_bytes.allocated / 2**30:.3f} GiB")
+    if record.link_gb_s is not None:
+        link = f"{record.link_gb_s:.2f} GB/s from the host"
+        if record.link_bound is not None:
+            link += f", {record.link_bound['share']:.1%} of the {record.link_bound['copy_gb_s']:.2f} GB/s of plain copies"
+        parts.append(link)
+    return [f"- Batch size {record.batch_size}: {'; '.join(parts)}."]
 
 
 def _outlook_notes(records: Sequence[Record]) -> list[str]:

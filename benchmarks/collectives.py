@@ -1,0 +1,404 @@
+"""What a sum over GPUs takes: python benchmarks/collectives.py [--gpus N] [--only PART ...] [--output FILE].
+
+Every part runs in processes of its own, one a GPU, under a time limit: a collective that hangs ends its part and nothing else. Times are of
+CUDA graphs of many calls behind each other, the slowest rank's; every algorithm is checked against sums in float64 before it is timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from inferometer.bench.machine.environment import environment
+from inferometer.engine.parallel.gpu_collective import GpuCollective
+from inferometer.engine.parallel.nccl import Nccl
+from inferometer.engine.parallel.peer_memory import PeerMemory, Peers, open_mailbox, without_multicast
+from inferometer.engine.parallel.sum_choice import SIZES, WAYS
+from inferometer.engine.parallel.sum_tuning import times_s
+from inferometer.kernels.mailbox import Mailbox
+from inferometer.kernels.norm import NormWeights
+from inferometer.kernels.rank_sum import rank_sum, rank_sum_norm, rank_sum_torch
+from inferometer.kernels.skinny import skinny_triton
+from inferometer.kernels.skinny_launch import candidates
+from inferometer.nn.gloo_collective import GlooCollective
+
+HIDDEN = 4096
+DTYPE = torch.bfloat16
+KIB, MIB = 1 << 10, 1 << 20
+SMALL = (8 * KIB, 64 * KIB, 256 * KIB, 1 * MIB)
+LARGE = (16 * MIB, 64 * MIB)
+CALLS = 50
+"""In a graph of small sums."""
+LIMITS_S = {"mailbox": 40, "collective": 45, "torch": 30, "nccl": 30, "order": 30}
+
+
+class Rank:
+    """One of the processes."""
+
+    def __init__(self) -> None:
+        without_multicast()
+        self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        self.device = torch.device("cuda", self.rank)
+        torch.cuda.set_device(self.device)
+        torch.cuda.init()
+        store = dist.FileStore(os.environ["STORE"], self.size)
+        dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.size)
+        self.host = GlooCollective()
+        self.store = dist.PrefixStore("gpu", store)
+        draw = torch.Generator(self.device).manual_seed(0)
+        self.weights = torch.randn(2, HIDDEN, device=self.device, generator=draw).to(DTYPE)
+        self.norm = NormWeights("layer", 1e-5, self.weights[0], self.weights[1])
+
+    def parts(self, nbytes: int) -> list[Tensor]:
+        """Of all ranks."""
+        rows = nbytes // (DTYPE.itemsize * HIDDEN)
+        made = []
+        for rank in range(self.size):
+            draw = torch.Generator(self.device).manual_seed(rank)
+            made.append(torch.randn(rows, HIDDEN, device=self.device, generator=draw).to(DTYPE))
+        return made
+
+    def peers(self) -> Peers:
+        found = Peers.of(self.host, dist.PrefixStore("peers", self.store), self.device)
+        assert found is not None, "the GPUs do not reach each other"
+        return found
+
+    def nccl(self) -> Nccl:
+        return Nccl(self.store, self.rank, self.size, self.device, timedelta(seconds=30))
+
+    def meet(self) -> None:
+        torch.cuda.synchronize()
+        self.host.minimum(0)
+
+    def microseconds(self, run: Callable[[], object], calls: int = CALLS, repeats: int = 15, *, captured: bool = True) -> float:
+        """Of one call: the median of replays of a graph of `calls`, on the slowest rank."""
+        run()
+        torch.cuda.synchronize()
+        replay: Callable[[], object]
+        if captured:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, capture_error_mode="relaxed"):
+                for _ in range(calls):
+                    run()
+            replay = graph.replay
+        else:
+            replay = lambda: [run() for _ in range(calls)]  # noqa: E731
+        times = []
+        for _ in range(repeats):
+            self.meet()
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record()
+            replay()
+            end.record()
+            end.synchronize()
+            times.append(start.elapsed_time(end) * 1e3 / calls)
+        return self.slowest(statistics.median(times))
+
+    def slowest(self, value: float) -> float:
+        return -self.host.minimum(-int(value * 1e3)) / 1e3
+
+    def same(self, tensor: Tensor) -> bool:
+        """Whether all ranks have the same bits."""
+        own = tensor.cpu().contiguous().view(torch.uint8).view(1, -1)
+        every = self.host.gather(own).view(self.size, -1)
+        return bool((every == own).all())
+
+    def check(self, name: str, total: Tensor, parts: list[Tensor]) -> None:
+        exact = torch.stack([part.double() for part in parts]).sum(0)
+        torch.testing.assert_close(total.double(), exact.view_as(total), rtol=2e-2, atol=3e-2)
+        assert self.same(total), f"{name}: ranks differ"
+
+
+Row = dict[str, Any]
+
+
+def mailbox_part(rank: Rank) -> Iterator[Row]:
+    """Ours, and what a hop and bytes over the link cost."""
+    box = open_mailbox(2048, rank.peers())
+    for nbytes in SMALL:
+        parts = rank.parts(nbytes)
+        for _ in range(5):
+            x = parts[rank.rank].clone()
+            rank.check("ours", rank_sum(x, box), parts)
+        residual = parts[0].clone()
+        exact = residual.double() + torch.stack([part.double() for part in parts]).sum(0)
+        x = parts[rank.rank].clone()
+        normed = rank_sum_norm(x, residual, rank.norm, box)
+        torch.testing.assert_close(residual.double(), exact, rtol=2e-2, atol=3e-2)
+        weight, bias = rank.weights.double()
+        wanted = torch.nn.functional.layer_norm(exact, (HIDDEN,), weight, bias, rank.norm.epsilon)
+        torch.testing.assert_close(normed.double(), wanted, rtol=5e-2, atol=1e-1)
+        assert rank.same(residual)
+        assert rank.same(normed)
+        yield from timed(rank, box, nbytes)
+    stress(rank, box)
+    word = torch.zeros(4, dtype=DTYPE, device=rank.device)
+    yield {"what": "ours: one word", "bytes": 8, "us": rank.microseconds(lambda: rank_sum(word, box))}
+    yield from chain(rank, box)
+
+
+def timed(rank: Rank, box: Mailbox, nbytes: int) -> Iterator[Row]:
+    x, residual = torch.zeros(2, nbytes // (DTYPE.itemsize * HIDDEN), HIDDEN, dtype=DTYPE, device=rank.device)
+    yield {"what": "ours: sum", "bytes": nbytes, "us": rank.microseconds(lambda: rank_sum(x, box))}
+    both = rank.microseconds(lambda: rank_sum_norm(x, residual, rank.norm, box))
+    yield {"what": "ours: sum, residual, norm", "bytes": nbytes, "us": both}
+    yield {"what": "residual, norm alone", "bytes": nbytes, "us": rank.microseconds(lambda: rank.norm.of(residual, x))}
+
+
+def stress(rank: Rank, box: Mailbox, rounds: int = 100) -> None:
+    """Sums of many sizes one behind the other, ranks out of step by turns: every bit is that of the reference."""
+    shapes = [1, 3, 130, 1, 1, 200, 2, 64] * 4
+    torch.manual_seed(0)
+    parts = [[torch.randn(rows, HIDDEN).to(rank.device, DTYPE) for rows in shapes] for _ in range(rank.size)]
+    wanted = [rank_sum_torch([own[i] for own in parts]) for i in range(len(shapes))]
+    room = [torch.empty_like(part) for part in parts[0]]
+    wrong = torch.zeros((), dtype=torch.int64, device=rank.device)
+
+    def run() -> None:
+        for mine, x, total in zip(parts[rank.rank], room, wanted, strict=True):
+            x.copy_(mine)
+            rank_sum(x, box)
+            wrong.add_((x != total).sum())
+
+    run()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="relaxed"):
+        run()
+    for i in range(rounds):
+        if i % rank.size == rank.rank:
+            torch.cuda._sleep(20000 * (i % 7))
+        graph.replay()
+    torch.cuda.synchronize()
+    assert int(wrong) == 0, f"{int(wrong)} numbers are wrong"
+
+
+def chain(rank: Rank, box: Mailbox) -> Iterator[Row]:
+    """What the sum adds between two products of one row, whose weights come from memory, beside a norm in the same place."""
+    weights = [torch.randn(HIDDEN, HIDDEN, device=rank.device).to(DTYPE) / 64 for _ in range(8)]
+    launch = candidates(1, HIDDEN)[0]
+    x, residual = torch.zeros(1, HIDDEN, dtype=DTYPE, device=rank.device), torch.zeros(1, HIDDEN, dtype=DTYPE, device=rank.device)
+    deltas = torch.empty_like(x)
+
+    def products(between: Callable[[Tensor], Tensor]) -> None:
+        state = x
+        for weight in weights:
+            state = between(skinny_triton(state, weight, launch=launch, out=deltas))
+
+    for what, between in (
+        ("products alone", lambda y: y),
+        ("products and norms", lambda y: rank.norm.of(residual, y)),
+        ("products, sums and norms", lambda y: rank_sum_norm(y, residual, rank.norm, box)),
+    ):
+        yield {"what": what, "bytes": 8 * KIB, "us": rank.microseconds(lambda between=between: products(between), 10) / len(weights)}
+
+
+def collective_part(rank: Rank) -> Iterator[Row]:
+    """What the engine uses: every way, and the sum of products in pieces."""
+    ranks = GpuCollective(rank.host, rank.store, rank.device, invariant=False, limit=timedelta(seconds=30))
+    assert ranks.linked
+    for nbytes in (8 * KIB, MIB, 64 * MIB):
+        parts = rank.parts(nbytes)
+        for way in WAYS:
+            x = parts[rank.rank].clone()
+            if ranks.able(way, x):
+                rank.check(way, ranks.sum_by(way, x), parts)
+        gathered = ranks.gather(parts[rank.rank])
+        assert torch.equal(gathered, torch.cat(parts, 1))
+    for size in SIZES:
+        for way, seconds in times_s(ranks, size).items():
+            yield {"what": way, "bytes": size, "us": seconds * 1e6}
+    x, weight = (torch.randn(shape, device=rank.device).to(DTYPE) / 16 for shape in ((8192, 2048), (2048, HIDDEN)))
+    residual = torch.zeros(8192, HIDDEN, dtype=DTYPE, device=rank.device)
+    product = lambda y: torch.mm(y, weight)  # noqa: E731
+    ranks.choice = dict.fromkeys(SIZES, "copies")
+    before = residual.clone()
+    whole = ranks.all_reduce(product(x))
+    normed = ranks.sum_of(product, x, residual, rank.norm)
+    torch.testing.assert_close(residual, before + whole, rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(normed, rank.norm.of(before + whole), rtol=5e-2, atol=1e-1)
+    assert rank.same(normed)
+    yield {
+        "what": "product and norm alone",
+        "bytes": residual.nbytes,
+        "us": rank.microseconds(lambda: rank.norm.of(residual, product(x)), 10),
+    }
+    for captured in (True, False):
+        what = f"product, sum, norm in pieces{'' if captured else ', not captured'}"
+        took = rank.microseconds(lambda: ranks.sum_of(product, x, residual, rank.norm), 10, captured=captured)
+        yield {"what": what, "bytes": residual.nbytes, "us": took}
+    took = rank.microseconds(lambda: ranks.all_reduce_norm(product(x), residual, rank.norm), 10)
+    yield {"what": "product, sum, norm, one by one", "bytes": residual.nbytes, "us": took}
+
+
+def beside(rank: Rank, first: Callable[[], object], second: Callable[[], object]) -> float:
+    """Of a call of each, ten times on two streams."""
+    other = torch.cuda.Stream()
+
+    def both() -> None:
+        here = torch.cuda.current_stream()
+        other.wait_stream(here)
+        with torch.cuda.stream(other):
+            for _ in range(10):
+                second()
+        for _ in range(10):
+            first()
+        here.wait_stream(other)
+
+    return rank.microseconds(both, 1) / 10
+
+
+def torch_part(rank: Rank) -> Iterator[Row]:
+    """torch's kernels over symmetric memory."""
+    peers, ops = rank.peers(), torch.ops.symm_mem
+    memory, name = PeerMemory(max(LARGE), peers), peers.name
+    for nbytes in (*SMALL, *LARGE):
+        parts = rank.parts(nbytes)
+        x = memory.own[:nbytes].view(DTYPE).view(-1, HIDDEN)
+        if nbytes <= MIB:
+            x.copy_(parts[rank.rank])
+            rank.meet()
+            rank.check("one shot", ops.one_shot_all_reduce(x, "sum", name), parts)
+            yield {"what": "torch one shot", "bytes": nbytes, "us": rank.microseconds(lambda x=x: ops.one_shot_all_reduce(x, "sum", name))}
+        x.copy_(parts[rank.rank])
+        rank.meet()
+        ops.two_shot_all_reduce_(x, "sum", name)
+        rank.check("two shot", x, parts)
+        x.zero_()
+        run = lambda x=x: ops.two_shot_all_reduce_(x, "sum", name)  # noqa: E731
+        yield {"what": "torch two shot", "bytes": nbytes, "us": rank.microseconds(run, CALLS if nbytes <= MIB else 10)}
+    yield {"what": "barrier", "bytes": 0, "us": rank.microseconds(lambda: memory._handle.barrier(0))}
+
+
+def nccl_part(rank: Rank) -> Iterator[Row]:
+    """NCCL alone in the process."""
+    nccl = rank.nccl()
+    for nbytes in (*SMALL, *LARGE):
+        parts = rank.parts(nbytes)
+        x = parts[rank.rank].clone()
+        nccl.sum(x)
+        rank.check("NCCL", x, parts)
+        x.zero_()
+        calls = CALLS if nbytes <= MIB else 10
+        yield {"what": "NCCL", "bytes": nbytes, "us": rank.microseconds(lambda x=x: nccl.sum(x), calls)}
+    x = torch.zeros(8192, HIDDEN, dtype=DTYPE, device=rank.device)
+    y, weight = (torch.randn(shape, device=rank.device).to(DTYPE) for shape in ((8192, 2048), (2048, HIDDEN)))
+    out = torch.empty(8192, HIDDEN, dtype=DTYPE, device=rank.device)
+    yield {
+        "what": "both at once (NCCL)",
+        "bytes": x.nbytes,
+        "us": beside(rank, lambda: torch.mm(y, weight, out=out), lambda: nccl.sum(x)),
+    }
+
+
+def order_part(rank: Rank) -> Iterator[Row]:
+    """All memory first, then captured sums of NCCL, then both in one graph."""
+    box = open_mailbox(2048, rank.peers())
+    nccl = rank.nccl()
+    large, small = (torch.zeros(rows, HIDDEN, dtype=DTYPE, device=rank.device) for rows in (2048, 1))
+
+    def both() -> None:
+        nccl.sum(large)
+        rank_sum(small, box)
+
+    rank_sum(small, box)
+    yield {"what": "ours and NCCL captured together", "bytes": large.nbytes, "us": rank.microseconds(both, 10)}
+    yield {"what": "ours and NCCL, not captured", "bytes": large.nbytes, "us": rank.microseconds(both, 10, captured=False)}
+    again = open_mailbox(1024, rank.peers())
+    yield {"what": "ours, memory made after NCCL", "bytes": small.nbytes, "us": rank.microseconds(lambda: rank_sum(small, again), 10)}
+
+
+PARTS = {"mailbox": mailbox_part, "collective": collective_part, "torch": torch_part, "nccl": nccl_part, "order": order_part}
+
+
+def run_part(name: str, gpus: int) -> list[Row]:
+    """In processes of its own. What it has said when its time is over counts."""
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.monotonic()
+        processes = []
+        for rank in range(gpus):
+            variables = os.environ | {"RANK": str(rank), "WORLD_SIZE": str(gpus), "STORE": f"{folder}/store"}
+            command = [sys.executable, __file__, "--part", name]
+            output = open(f"{folder}/{rank}.out", "w+")  # noqa: SIM115
+            errors = open(f"{folder}/{rank}.err", "w+")  # noqa: SIM115
+            processes.append((subprocess.Popen(command, env=variables, stdout=output, stderr=errors), output, errors))
+        status = "ok"
+        for process, _, _ in processes:
+            try:
+                process.wait(max(0.1, LIMITS_S[name] + began - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                status = f"hung, ended after {LIMITS_S[name]} s"
+        for process, _, _ in processes:
+            process.kill()
+            process.wait()
+        rows: list[Row] = []
+        for rank, (process, output, errors) in enumerate(processes):
+            output.seek(0)
+            errors.seek(0)
+            text = errors.read()
+            if process.returncode != 0:
+                print(f"{name}, rank {rank}: {process.returncode}\n{text[-1500:]}", file=sys.stderr, flush=True)
+                status = status if status != "ok" else "failed"
+            if rank == 0:
+                rows = [json.loads(line) for line in output if line.startswith("{")]
+        print(f"# {name}: {status}, {time.monotonic() - began:.1f} s", flush=True)
+    return [{"part": name, "gpus": gpus, **row} for row in rows]
+
+
+def shown(row: Row) -> str:
+    """A line."""
+    return f"{row['what']:44} {row['bytes'] / KIB:10.0f} KiB {row['us']:9.2f} us"
+
+
+def records(rows: list[Row], gpus: int) -> list[dict[str, Any]]:
+    """As benchmarks/measurements keeps them: one a size, microseconds by what was measured."""
+    device = torch.device("cuda", 0)
+    about = {"device_name": torch.cuda.get_device_name(device), "environment": environment(device)}
+    names = dict.fromkeys(row["what"] for row in rows)
+    found = []
+    for size in sorted({row["bytes"] for row in rows}):
+        times = {row["what"]: row["us"] for row in rows if row["bytes"] == size}
+        measured = {"measured": f"sums over {gpus} GPUs, microseconds", "bytes": size}
+        found.append(measured | {name: times.get(name) for name in names} | about)
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gpus", type=int, default=2)
+    parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--output", help="a file for the rows, JSON lines")
+    parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.part:
+        rank = Rank()
+        for row in PARTS[arguments.part](rank):
+            if rank.rank == 0:
+                print(json.dumps(row), flush=True)
+        return 0
+    if torch.cuda.device_count() < arguments.gpus:
+        print(f"needs {arguments.gpus} GPUs, here are {torch.cuda.device_count()}", file=sys.stderr)
+        return 2
+    rows = [row for name in arguments.only for row in run_part(name, arguments.gpus)]
+    for row in rows:
+        print(shown(row))
+    if arguments.output:
+        with open(arguments.output, "w", encoding="utf-8") as file:
+            file.writelines(json.dumps(record) + "\n" for record in records(rows, arguments.gpus))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,313 @@
+"""What offloaded generation is held to on a GPU: full runs with dummy weights in bfloat16, each beside its estimate and the least that
+the link, the matrix units and the memory leave, all measured in the same call. Prints a table; appends one JSON object a run to --output.
+
+    python benchmarks/offload.py [--only PART ...] [--seconds S] [--output FILE]
+
+Every part is a process of its own with a time limit, so that one that hangs or runs out of memory costs nobody else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Requests in the orders given. flexgen: what the published package did there, tokens/s. gates: tokens/s by order that are asked for,
+    or shares of the bound below 1. ahead: by how much diagonal is to be faster than zigzag."""
+
+    prompts: int
+    new: int
+    requests: int
+    group_size: int
+    num_groups: int | None
+    gates: dict[str, float]
+    flexgen: float | None = None
+    ahead: float | None = None
+
+    @property
+    def name(self) -> str:
+        """As it is printed."""
+        groups = f", {self.num_groups} x {self.group_size} in flight" if self.num_groups else ""
+        return f"{self.requests} of {self.prompts} + {self.new}{groups}"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Jobs of one loaded model. offload, gpu_memory: as LLM's. seconds: the part's time limit."""
+
+    model: str
+    jobs: tuple[Job, ...]
+    offload: str | None = None
+    gpu_memory: float | None = None
+    host_memory: float | None = None
+    seconds: float = 195.0
+
+
+def _cell(groups: int, prompts: int, flexgen: float) -> Job:
+    tenfold = 10 * flexgen
+    return Job(prompts, 32, 8 * groups, 8, groups, {"zigzag": tenfold, "diagonal": tenfold}, flexgen, ahead=0.97)
+
+
+GRID = ((4, 512, 455.0), (8, 512, 526.0), (16, 512, 499.0), (32, 512, 471.0), (16, 128, 535.0), (16, 1024, 317.0))
+
+PARTS = {
+    "grid": Part("opt-1.3b", tuple(_cell(*cell) for cell in GRID), seconds=120),
+    "streamed": Part("opt-6.7b", (Job(512, 32, 128, 8, None, {"zigzag": 430, "diagonal": 430}, 284.0),), "weights"),
+    "streamed-many": Part("opt-6.7b", (Job(512, 32, 1024, 4, 32, {"zigzag": 430, "diagonal": 480}),), "weights", seconds=230),
+    "streamed-pages": Part("opt-6.7b", (Job(512, 8, 64, 8, None, {"zigzag": 95}, 47.0),), "weights,pages"),
+    "half": Part("opt-6.7b", (Job(512, 32, 128, 8, None, {"zigzag": 0.85}),), "weights:0.4"),
+    "opt-30b-24": Part(
+        "opt-30b", (Job(512, 32, 128, 4, None, {"zigzag": 0.85, "diagonal": 0.85}, ahead=0.98),), "weights", 24, seconds=450
+    ),
+    "opt-30b-76": Part(
+        "opt-30b", (Job(512, 32, 400, 4, None, {"zigzag": 0.85, "diagonal": 0.85}, ahead=1.04),), "weights", 76, seconds=450
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRates:
+    """Bytes a second between pinned host memory and the device: in, out, and both at once together."""
+
+    bytes_in_s: float
+    bytes_out_s: float
+    bytes_both_s: float
+
+
+def measure_link(size: int = GIB, repeats: int = 5) -> LinkRates:
+    """As large copies go."""
+    import torch
+
+    from inferometer.nn.host_buffer import HostBuffer
+
+    device = torch.device("cuda", 0)
+    here, there = [HostBuffer(size, device) for _ in range(2)], [torch.empty(size, dtype=torch.uint8, device=device) for _ in range(2)]
+    streams = [torch.cuda.Stream(), torch.cuda.Stream()]
+
+    def rate(*ways: str) -> float:
+        def once() -> None:
+            if "in" in ways:
+                with torch.cuda.stream(streams[0]):
+                    there[0].copy_(here[0].tensor, non_blocking=True)
+            if "out" in ways:
+                with torch.cuda.stream(streams[1]):
+                    here[1].tensor.copy_(there[1], non_blocking=True)
+
+        once()
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(repeats):
+            once()
+        torch.cuda.synchronize()
+        return len(ways) * repeats * size / (time.perf_counter() - begin)
+
+    found = LinkRates(rate("in"), rate("out"), rate("in", "out"))
+    for buffer in here:
+        buffer.close()
+    return found
+
+
+class Watch:
+    """Notes what every sweep of an engine runs: (new tokens, tokens before them) of each share."""
+
+    def __init__(self, engine: Any) -> None:
+        self.sweeps: list[list[tuple[int, int]]] = []
+        self._next = engine.scheduler.next
+        engine.scheduler.next = self._note
+
+    def _note(self) -> Any:
+        sweep = self._next()
+        if sweep is not None:
+            self.sweeps.append([(share.count, share.start) for share in sweep.shares])
+        return sweep
+
+
+def run_part(name: str, output: str | None) -> None:
+    """Loads the part's model, runs its jobs in their orders and prints and stores a record of each."""
+    import torch
+
+    from inferometer import LLM
+    from inferometer.bench.machine.calibrate import calibrate
+    from inferometer.bench.machine.environment import environment
+    from inferometer.errors import PointlessWarning
+    from inferometer.hardware.calibration import save_calibration
+    from inferometer.hardware.detect import detect
+
+    part = PARTS[name]
+    warnings.simplefilter("ignore", PointlessWarning)
+    calibration = calibrate("cuda", budget_s=3)
+    save_calibration(calibration, detect().fingerprint)  # the engine asks how many prompt tokens the link hides
+    link = measure_link()
+    begin = time.perf_counter()
+    llm = LLM(
+        part.model, weights="dummy", dtype="bfloat16", device="cuda", offload=part.offload, gpu_memory=part.gpu_memory,
+        host_memory=part.host_memory,
+    )  # fmt: skip
+    loaded_s = time.perf_counter() - begin
+    about = {
+        "part": name, "model": part.model, "offload": part.offload, "gpu_memory": part.gpu_memory, "loaded_s": loaded_s, **asdict(link),
+        "device_name": calibration.device_name, "copy_bytes_s": calibration.copy_bandwidth_bytes_s,
+        "bf16_flop_s": dict(calibration.matmul_flop_s).get("bfloat16"), "environment": environment(torch.device("cuda", 0)),
+    }  # fmt: skip
+    for job in part.jobs:
+        for order in job.gates:
+            record = {**_run(llm, job, order, link, calibration), **about}
+            print(_line(record), flush=True)
+            if output:
+                with open(output, "a") as file:
+                    file.write(json.dumps(record) + "\n")
+    llm.close()
+
+
+def _run(llm: Any, job: Job, order: str, link: LinkRates, calibration: Any) -> dict[str, Any]:
+    """One job in one order: its figures beside the bound of the sweeps that ran, and what was expected."""
+    import torch
+
+    from inferometer import SamplingParams
+
+    generator = random.Random(0)
+    prompts = [[generator.randrange(4, llm.spec.vocabulary) for _ in range(job.prompts)] for _ in range(job.requests)]
+    llm.reorder(order, job.group_size, job.num_groups)
+    engine = llm.engine
+    warm = prompts[: min(job.requests, 4 * job.group_size)]
+    llm.generate(warm, SamplingParams(max_new_tokens=3, ignore_eos=True))  # compiles
+    engine.clear()
+    engine.reset_peak()
+    watch = Watch(engine)
+    residency = llm.model.residency
+    before = getattr(residency, "brought_bytes", 0)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    begin = time.perf_counter()
+    done = llm.generate(prompts, SamplingParams(max_new_tokens=job.new, ignore_eos=True))
+    torch.cuda.synchronize()
+    seconds = time.perf_counter() - begin
+    assert all(len(each.token_ids) == job.new for each in done)
+    least, links = _least(llm, watch.sweeps, link, calibration)
+    outside = torch.cuda.max_memory_allocated() - engine.pages * engine.page_bytes
+    tokens = job.requests * job.new
+    return {
+        "job": job.name, "order": order, "requests": job.requests, "prompt_tokens": job.prompts, "new_tokens": job.new, "seconds": seconds,
+        "tok_s": tokens / seconds, "sweeps": len(watch.sweeps), "bound_s": least, "link_s": links, "of_bound": least / seconds,
+        "bound_tok_s": tokens / least, "link_gb_s": (getattr(residency, "brought_bytes", 0) - before) / seconds / 1e9,
+        "expected_tok_s": _expected(llm, job, order, calibration), "pages": engine.pages, "pages_peak": engine.pages_peak,
+        "peak_gib": torch.cuda.max_memory_allocated() / GIB, "needed_gib": (outside + engine.pages_peak * engine.page_bytes) / GIB,
+        "gate": job.gates[order], "flexgen_tok_s": job.flexgen, "ahead": job.ahead,
+    }  # fmt: skip
+
+
+def _least(llm: Any, sweeps: Sequence[Sequence[tuple[int, int]]], link: LinkRates, calibration: Any) -> tuple[float, float]:
+    """Seconds in which the sweeps that ran could have: each waits for the slower of link and device; and those of the link alone."""
+    from inferometer.estimate.bound import bound
+    from inferometer.estimate.limits import limits
+    from inferometer.hardware.catalogue import find_device
+    from inferometer.model.formats import Formats, kv_bytes_per_token
+    from inferometer.model.step import decode, mixed
+    from inferometer.model.work import work
+
+    formats = Formats(dtype="bfloat16")
+    ceilings = limits(find_device(calibration.slug), calibration)
+    placement = getattr(llm.model.residency, "placement", None)
+    weights = 0 if placement is None else placement.streamed_bytes
+    offload = llm._storage.offload
+    token_bytes = offload.pages * kv_bytes_per_token(llm.spec, formats)
+    total = coming = 0.0
+    for shares in sweeps:
+        prompts = [(count, start) for count, start in shares if count > 1 or start == 0]
+        contexts = [start + 1 for count, start in shares if count == 1 and start]
+        device = bound(work(llm.spec, mixed(prompts, contexts) if prompts else decode(contexts), formats), ceilings).ms / 1e3
+        comes = weights + token_bytes * sum(start for _, start in shares)
+        goes = token_bytes * sum(count for count, _ in shares)
+        carried = max(comes / link.bytes_in_s, goes / link.bytes_out_s, (comes + goes) / link.bytes_both_s)
+        total += max(device, carried)
+        coming += carried
+    return total, coming
+
+
+def _expected(llm: Any, job: Job, order: str, calibration: Any) -> float | None:
+    """The estimator's tokens/s: of as many requests at a time as there are pages for."""
+    from inferometer.errors import UserError
+    from inferometer.estimate import estimate
+
+    each = -(-(job.prompts + job.new - 1) // llm.engine.page_size)
+    room = max(1, llm.engine.pages // each // job.group_size)
+    groups = min(room, job.num_groups or -(-job.requests // job.group_size))
+    blocks = -(-job.requests // (groups * job.group_size)) if order == "zigzag" else 1
+    asked = {"batch_size": min(job.requests, groups * job.group_size) if blocks > 1 else job.requests, "num_groups": groups}
+    try:
+        found = estimate(
+            llm.description, calibration.slug, sequence_length=job.prompts, decode_length=job.new, dtype="bfloat16", admission=order,
+            group_size=job.group_size, offload=llm._storage.offload.name, calibration=calibration, **asked,
+        )  # fmt: skip
+    except UserError:
+        return None
+    return None if found.total_ms is None else job.requests * job.new / (blocks * found.total_ms / 1e3)
+
+
+def _line(record: dict[str, Any]) -> str:
+    gate = record["gate"]
+    passed = record["of_bound"] >= gate if gate < 1 else record["tok_s"] >= gate
+    wanted = f"{100 * gate:.0f} % of bound" if gate < 1 else f"{gate:,.0f} tok/s"
+    expected = "" if record["expected_tok_s"] is None else f", expected {record['expected_tok_s']:,.0f}"
+    return (
+        f"{record['part']:15} {record['model']:9} {record['job']:34} {record['order']:9} {record['tok_s']:9,.1f} tok/s{expected}, "
+        f"bound {record['bound_tok_s']:,.0f} ({100 * record['of_bound']:.1f} %), link {record['link_gb_s']:.1f} GB/s of "
+        f"{record['bytes_in_s'] / 1e9:.1f}, peak {record['peak_gib']:.1f} GiB, gate {wanted}: {'ok' if passed else 'MISSED'}"
+    )
+
+
+def _comparisons(records: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """How the two orders stand to each other where that is asked for."""
+    for record in records:
+        if record["order"] == "diagonal" and record["ahead"] is not None:
+            same = [r for r in records if (r["part"], r["job"], r["order"]) == (record["part"], record["job"], "zigzag")]
+            if same:
+                ratio = record["tok_s"] / same[-1]["tok_s"]
+                held = "ok" if ratio >= record["ahead"] else "MISSED"
+                yield f"{record['part']} {record['job']}: diagonal {ratio:.3f} x zigzag, at least {record['ahead']}: {held}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=tuple(PARTS), action="append", help="repeatable (default: all parts)")
+    parser.add_argument("--seconds", type=float, help="time limit of every part, in place of its own")
+    parser.add_argument("--output", help="file to append records to")
+    parser.add_argument("--part", choices=tuple(PARTS), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.part:
+        run_part(arguments.part, arguments.output)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        kept = Path(arguments.output or Path(folder) / "records.jsonl")
+        old = kept.stat().st_size if kept.exists() else 0
+        for name in arguments.only or PARTS:
+            command = [sys.executable, os.path.abspath(__file__), "--part", name, "--output", str(kept)]
+            begin = time.perf_counter()
+            try:
+                code = subprocess.run(command, timeout=arguments.seconds or PARTS[name].seconds, check=False).returncode
+                print(f"{name}: {'done' if code == 0 else f'exit code {code}'} after {time.perf_counter() - begin:.0f} s", flush=True)
+            except subprocess.TimeoutExpired:
+                print(f"{name}: stopped at its time limit", flush=True)
+        if kept.exists():
+            with kept.open() as file:
+                file.seek(old)
+                print(*_comparisons([json.loads(line) for line in file]), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""Writes the studies' tables in README.md from the records under results/, and puts records there.
+
+python benchmarks/study_results.py            writes README.md
+python benchmarks/study_results.py --check    exits 1 if README.md is stale
+python benchmarks/study_results.py --add DIR  keeps a folder of `inferometer study run` as results/NAME, compact, and writes README.md
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import takewhile
+from pathlib import Path
+
+from inferometer.bench.records.compact import compacted
+from inferometer.bench.records.record import Record
+from inferometer.bench.study.folder import RECORDS, STUDY, latest, read_folder
+from inferometer.bench.study.study import Study
+from inferometer.errors import UserError
+from inferometer.report.markup.parts import Grid, Heading, Paragraph, Part, joined, written
+from inferometer.report.study.tables import document_parts
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "README.md"
+RESULTS = ROOT / "results"
+BEGIN, END = "<!-- studies -->\n", "<!-- /studies -->"
+# What users compare by stands first: whole stacks beside each other over batch sizes, then the time of a token over sizes of a model.
+TELLING = {
+    "backend-sweep": "Throughput (tokens/sec | msec/token)",
+    "gpt3-latency": "Time per token (ms), batch_size={batch_size}: stacks beside each other",
+}
+STUDIES, TABLES = 2, 2
+
+
+def section(folders: Sequence[Path]) -> str:
+    """The tables of at most two studies, and how to see what else lies there."""
+    found = dict(sorted((study.name, (study, records)) for study, records in map(_read, folders)))
+    order = [*(name for name in TELLING if name in found), *(name for name in found if name not in TELLING)]
+    if not order:
+        return "No study's records lie under `results/` yet."
+    shows = [f"`inferometer study show {RESULTS.name}/{name}`" for name in order]
+    more = f"Every table of a study, with what stands beside it: {joined(shows)}."
+    return "\n\n".join([*(_study(*found[name]) for name in order[:STUDIES]), more])
+
+
+def add(folder: Path) -> Path:
+    """Keeps the study and the last record of each of its questions; returns where."""
+    file, records = read_folder(folder)
+    kept = list(latest(records).values())
+    target = RESULTS / file.study().name
+    target.mkdir(parents=True, exist_ok=True)
+    (target / STUDY).write_text((folder / STUDY).read_text("utf-8"), "utf-8")
+    lines = (json.dumps(line, allow_nan=False, separators=(",", ":")) for line in compacted(kept))
+    (target / RECORDS).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    return target
+
+
+def _read(folder: Path) -> tuple[Study, list[Record]]:
+    file, records = read_folder(folder)
+    return file.study(), list(latest(records).values())
+
+
+def _study(study: Study, records: Sequence[Record]) -> str:
+    """A study's telling table as measured; folded away, what stands beside it."""
+    telling = [table for table in study.tables if table["title"] == TELLING.get(study.name)]
+    tables = telling or [table for table in study.tables if table.get("kind", "grid") not in ("launcher", "parameters")][:1]
+    said = [f"### {study.title}", _about(study, records)]
+    for title, parts in _titled(document_parts(replace(study, tables=tuple(tables), document=None), records))[:TABLES]:
+        # What follows the first caption is the same table from another source.
+        measured = list(takewhile(lambda part: not isinstance(part, Paragraph), parts))
+        said.append(written([Heading(4, title), *measured], "md").rstrip())
+        beside = parts[len(measured) :]
+        if beside:
+            said.append(f"<details>\n<summary>Beside it</summary>\n\n{written(beside, 'md')}\n</details>")
+    return "\n\n".join(said)
+
+
+def _titled(parts: Sequence[Part]) -> list[tuple[str, list[Part]]]:
+    """The tables among a document's parts, each under its title; headings of nothing, and what stands before the first, are left out."""
+    found: list[tuple[str, list[Part]]] = []
+    for part in parts:
+        if isinstance(part, Heading):
+            found.append((part.text, []))
+        elif found:
+            found[-1][1].append(part)
+    return [(title, each) for title, each in found if each and isinstance(each[0], Grid)]
+
+
+def _about(study: Study, records: Sequence[Record]) -> str:
+    """What ran, on what, with what, and when."""
+    measured = [record for record in records if record.status != "skipped"] or list(records)
+    facts = [
+        joined(list(dict.fromkeys(record.model for record in measured))) if len({record.model for record in measured}) < 4 else "",
+        joined(list(dict.fromkeys(record.device_name or "an unknown device" for record in measured))),
+        *(f"{name} {joined(sorted(found))}" for name in ("torch", "transformers") if (found := _versions(measured, name))),
+        " to ".join(sorted({min(days := [record.started_at[:10] for record in measured]), max(days)})),
+    ]
+    counts = Counter(record.status for record in records)
+    facts.append(", ".join(f"{count} {status}" for status, count in counts.most_common()))
+    return f"{study.summary or ''} {'; '.join(fact for fact in facts if fact)}.".strip()
+
+
+def _versions(records: Sequence[Record], name: str) -> set[str]:
+    return {str(record.environment[name]) for record in records if record.environment.get(name)}
+
+
+def wanted(text: str) -> str:
+    """README.md with the tables between its markers."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise UserError(f"{PAGE.name} has no place for the studies' tables: the lines {BEGIN.strip()} and {END}")
+    folders = sorted(path.parent for path in RESULTS.glob(f"*/{STUDY}"))
+    return f"{before}{BEGIN}\n{section(folders)}\n\n{END}{after}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit code 1 if --check finds README.md stale, 2 for wrong usage."""
+    try:
+        if arguments[:1] == ["--add"] and len(arguments) == 2:
+            print(f"{add(Path(arguments[1])).relative_to(ROOT)} written", file=sys.stderr)
+        elif list(arguments) not in ([], ["--check"]):
+            raise UserError("use no argument, --check, or --add DIR")
+        text = PAGE.read_text("utf-8")
+        new = wanted(text)
+    except UserError as error:
+        print(f"study_results.py: error: {error}", file=sys.stderr)
+        return 2
+    if new != text and "--check" in arguments:
+        print(f"{PAGE.name} is stale: run python benchmarks/study_results.py", file=sys.stderr)
+        return 1
+    if new != text:
+        PAGE.write_text(new, "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,147 @@
+"""What ranks on GPUs say to each other: straight into each other's memory where their links let them, through NCCL elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from functools import cached_property
+from typing import Any, Final, TypeVar
+
+import torch
+from torch import Tensor
+
+from inferometer.engine.parallel.nccl import Nccl
+from inferometer.engine.parallel.peer_copies import PeerCopies
+from inferometer.engine.parallel.peer_memory import Peers, UnsharedMemoryError, open_mailbox
+from inferometer.engine.parallel.sum_choice import Choice, Way, way_for
+from inferometer.kernels.mailbox import Mailbox
+from inferometer.kernels.norm import NormWeights
+from inferometer.kernels.rank_gather import gathers, rank_gather
+from inferometer.kernels.rank_sum import rank_sum, rank_sum_norm, sums, sums_rows
+from inferometer.nn.collective import Collective, side_by_side, summed
+
+T = TypeVar("T")
+
+ROOM_WORDS: Final = 4096
+"""Of a program of a mailbox: 32 KiB, the widest row of a model in 16 bits, and of all programs 4 MiB."""
+PIECES_FROM: Final = 16 << 20
+"""Bytes of a sum from which on its first rows are sent while the last are computed, however they are sent."""
+
+
+class GpuCollective:
+    """The ranks of a tensor-parallel model, a GPU each; see `Collective`. All make it at the same point, before they record anything.
+
+    host: how their processes talk. store: of torch.distributed, the same for all, whose names are this object's alone. invariant: no bit
+    of a result depends on what is beside it, so that sums are in the order of ranks and norms are launches of their own. limit: of one
+    call of NCCL. choice: which way sums take, by size, equal on all ranks; by `tune_sums` once that is called. linked: whether ranks write
+    into each other's memory; notice: why not, where they should be able to.
+    """
+
+    recordable = True
+
+    def __init__(self, host: Collective, store: Any, device: torch.device, *, invariant: bool, limit: timedelta) -> None:
+        self.rank, self.size, self.device = host.rank, host.size, device
+        self.choice: Choice = {}
+        self._host, self._store, self._limit, self._invariant = host, store, limit, invariant
+        self.notice: str | None = None
+        self._box: Mailbox | None = None
+        self._copies: PeerCopies | None = None
+        peers = Peers.of(host, store, device)
+        if peers is not None:
+            try:
+                self._box, self._copies = open_mailbox(ROOM_WORDS, peers), PeerCopies(peers)
+            except UnsharedMemoryError as error:
+                self.notice = f"the GPUs reach each other, but their memory is not shared ({error}): sums go through NCCL, and are slower"
+        self.linked = self._box is not None
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        if not x.is_cuda:
+            return self._host.all_reduce(x)
+        x = x.contiguous()
+        return self.sum_by(self.way(x), x)
+
+    def all_reduce_norm(self, x: Tensor, residual: Tensor, norm: NormWeights) -> Tensor:
+        x = x.contiguous()
+        way = self.way(x)
+        if not self._invariant:
+            if way == "mailbox" and self._box is not None and sums_rows(x, self._box):
+                return rank_sum_norm(x, residual, norm, self._box)
+            if way == "copies" and self._copies is not None:
+                return self._copies.sum_of(lambda rows: rows, x, residual, norm)
+        return norm.of(residual, self.sum_by(way, x))
+
+    def sum_of(self, function: Callable[[Tensor], Tensor], x: Tensor, residual: Tensor, norm: NormWeights) -> Tensor:
+        if residual.nbytes < PIECES_FROM or self._invariant or self._copies is None or self.way(residual) != "copies":
+            return self.all_reduce_norm(function(x), residual, norm)
+        return self._copies.sum_of(function, x, residual, norm)
+
+    def gather(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        x = x.contiguous()
+        if out is None:
+            out = torch.empty(x.shape[0], x.shape[1] * self.size, dtype=x.dtype, device=x.device)
+        if x.numel() == 0 or not x.is_cuda:
+            return self._host.gather(x, out)
+        if self._box is not None and gathers(x, out, self._box):
+            return rank_gather(x, out, self._box)
+        if self._copies is not None and self._copies.serves(x.shape[1] * x.element_size()):
+            return self._copies.gather(x, out)
+        return side_by_side(self._nccl.parts(x), out)
+
+    def minimum(self, number: int) -> int:
+        return self._host.minimum(number)
+
+    def broadcast(self, value: T) -> T:
+        return self._host.broadcast(value)
+
+    def let_go(self, seconds: float) -> bool:
+        """Once another rank has failed: ends what waits for it on this device, so that the device can be used, and left. Whether it has.
+
+        Called from any thread. What launches wait for are words in memory of this rank; any words will do. Results are then worth nothing.
+        """
+        boxes = [box for box in (self._box, None if self._copies is None else self._copies.meeting) if box is not None]
+        streams: list[Any] = [torch.cuda.default_stream(self.device), *([] if self._copies is None else [self._copies.side])]
+        make: Any = torch.cuda.Stream
+        aside, deadline = make(self.device), time.monotonic() + seconds
+        if "_nccl" in self.__dict__:
+            self._nccl.close()
+        # Every launch takes the words away that it has waited for, and there may be hundreds behind it.
+        while not all(stream.query() for stream in streams):
+            if time.monotonic() > deadline:
+                return False
+            with torch.cuda.stream(aside):
+                for box in boxes:
+                    box.words.zero_()
+            aside.synchronize()
+        return True
+
+    def way(self, x: Tensor) -> Way:
+        """How `all_reduce` adds up x, (tokens, width)."""
+        return way_for(x.nbytes, self.choice, {way: self.able(way, x) for way in ("mailbox", "copies", "nccl")})
+
+    def able(self, way: Way, x: Tensor) -> bool:
+        """Whether x can be added up in this way, now."""
+        if way == "mailbox":
+            return self._box is not None and sums(x, self._box)
+        if way == "copies":
+            return self._copies is not None and self._copies.serves(x.shape[-1] * x.element_size())
+        # Where NCCL was recorded, memory could no longer be shared: a process may do so again for another model.
+        return not self.linked or not (self._invariant or torch.cuda.is_current_stream_capturing())
+
+    def sum_by(self, way: Way, x: Tensor) -> Tensor:
+        """x, contiguous, becomes its sum over the ranks, in this way, which is able to. Returns where the sum is."""
+        if way == "mailbox" and self._box is not None:
+            return rank_sum(x, self._box)
+        if way == "copies" and self._copies is not None:
+            return self._copies.sum(x)
+        return x.copy_(summed(self._nccl.parts(x))) if self._invariant else self._nccl.sum(x)
+
+    def disconnect(self) -> None:
+        """Closes what NCCL holds, until it is needed again."""
+        connected = self.__dict__.pop("_nccl", None)
+        if connected is not None:
+            connected.close()
+
+    @cached_property
+    def _nccl(self) -> Nccl:
+        return Nccl(self._store, self.rank, self.size, self.device, self._limit)

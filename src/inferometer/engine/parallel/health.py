@@ -1,0 +1,290 @@
+"""Who of the ranks is alive: beats each way over a socket of their own, and what follows when they stop.
+
+A thread of each rank sends and listens, whatever the rank's work waits for. A socket that ends is told at once. A rank without a beat
+counts as hung after SILENCE seconds; if it is a process of this machine that can be seen to run, after PATIENCE: an import or a driver may
+hold a whole process up for longer. Who was stopped itself and goes on does not blame others for that time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from inferometer.engine.parallel.launch import Launch
+from inferometer.engine.parallel.lifeline import Neighbour
+from inferometer.engine.parallel.wire import Answer
+
+TICK: Final = 1.0
+"""Seconds from beat to beat."""
+SILENCE: Final = 4.0
+PATIENCE: Final = 60.0
+WORD: Final = 2.0
+"""How long the launcher may take to say by which signal a rank ended."""
+REFUSED: Final = 5.0
+"""How long rank 0 may do its part of a call that another rank has refused; it may be about to refuse it as well."""
+GRACE: Final = 3.0
+"""How long rank 0's device may take to end what waits for a rank that has failed, and rank 0 then to come back from its call."""
+
+_BEAT: Final = b"\n"
+_END: Final = b"."
+"""The last of rank 0's beats: what follows is no failure. The order to end comes another way, and may come later."""
+
+
+@dataclass(slots=True)
+class Peer:
+    """Another rank: its number, the two sockets to it, and the process, where it is one of this machine."""
+
+    rank: int
+    commands: socket.socket
+    beats: socket.socket
+    process: Neighbour | None
+    pid: int
+    heard: float = 0.0
+    held: bytearray = field(default_factory=bytearray)
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} (process {self.pid}{'' if self.process else ' of another machine'})"
+
+    def hung(self, now: float) -> bool:
+        """Whether it has been silent for too long."""
+        silent = now - self.heard
+        return silent > SILENCE and (self.process is None or self.process.stopped or silent > PATIENCE)
+
+    def cut(self) -> None:
+        """Ends it as far as that is possible from here, and whatever waits for it."""
+        if self.process is not None:
+            self.process.kill()
+        for end in (self.commands, self.beats):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def dismiss(self) -> None:
+        """Lets it know that rank 0 is about to end."""
+        with suppress(OSError):
+            self.beats.send(_END)
+
+    def close(self) -> None:
+        """Lets go of it."""
+        self.commands.close()
+        self.beats.close()
+        if self.process is not None:
+            self.process.close()
+
+
+class Watch(threading.Thread):
+    """Rank 0's thread over all others. launch: the process that started them, where it was ours.
+
+    failure: what ended the ranks, in one line; None while they are well. failed: set with it. busy: set by rank 0 while it may wait for
+    another rank; where such a wait cannot be ended, the process is. asking: set by rank 0 while it does its own part of a call that is
+    answered. If another rank has refused its part, rank 0 may wait for it in a collective: it has REFUSED seconds to come back. refusal:
+    the rank that ended the ranks by that, and what it said.
+    """
+
+    def __init__(self, peers: Sequence[Peer], launch: Launch | None) -> None:
+        super().__init__(name="ranks", daemon=True)
+        self.failure: str | None = None
+        self.failed = threading.Event()
+        self.busy = False
+        self.asking = False
+        self.refusal: tuple[int, Answer] | None = None
+        self.releases: list[Callable[[float], object]] = []
+        self._refused: float | None = None
+        self._peers = peers
+        self._launch = launch
+        self._launcher = None if launch is None else launch.end
+        self._lock = threading.Lock()
+        self._ended: dict[int, str] = {}  # by process: how the launcher says that it ended
+        self._waker, self._woken = socket.socketpair()
+        self._closing = False
+
+    def fail(self, reason: str) -> None:
+        """Ends all ranks, if none of them has done so before."""
+        with self._lock:
+            if self.failure is not None or self._closing:
+                return
+            self.failure = " ".join(reason.split())
+        for peer in self._peers:
+            peer.cut()
+        if self._launch is not None:
+            self._launch.process.kill()
+        self.failed.set()
+        self._wake()
+
+    def close(self) -> None:
+        """Ends the thread. From here on a rank that ends is none that fails."""
+        with self._lock:
+            self._closing = True
+        self._wake()
+        if threading.current_thread() is not self and self.is_alive():
+            self.join()
+
+    def _wake(self) -> None:
+        with suppress(OSError):
+            self._waker.send(b".")
+
+    def run(self) -> None:
+        """Until it is closed, or the ranks have failed."""
+        try:
+            self._watch()
+        except Exception as error:  # noqa: BLE001  (ranks that nobody watches could wait for ever)
+            self.fail(f"the ranks cannot be watched: {type(error).__name__}: {error}")
+        finally:
+            if self.failure is not None:
+                self._last_resort()
+            self._waker.close()
+            self._woken.close()
+
+    def _watch(self) -> None:
+        ticked = time.monotonic()
+        for peer in self._peers:
+            peer.heard = ticked
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._woken, selectors.EVENT_READ)
+            if self._launcher is not None:
+                selector.register(self._launcher, selectors.EVENT_READ)
+            for peer in self._peers:
+                peer.beats.setblocking(False)
+                selector.register(peer.beats, selectors.EVENT_READ, peer)
+            due = ticked
+            while not self._closing and self.failure is None:
+                now = time.monotonic()
+                if now >= due:
+                    if now - ticked > 2 * TICK:  # this process was stopped, or starved
+                        for peer in self._peers:
+                            peer.heard = now
+                    self._tick(now)
+                    ticked, due = now, now + TICK
+                for key, _ in selector.select(max(0.0, due - time.monotonic())):
+                    if key.fileobj is self._launcher:
+                        self._report(selector)
+                    elif isinstance(key.data, Peer):
+                        self._hear(key.data)
+
+    def _tick(self, now: float) -> None:
+        if not self.asking:
+            self.refusal = self._refused = None
+        elif self.refusal is not None and self._refused is not None and now > self._refused + REFUSED:
+            rank, answer = self.refusal
+            self.fail(f"rank {rank}: {answer.message}")
+        for peer in self._peers:
+            with suppress(OSError):
+                peer.beats.send(_BEAT)
+            if peer.hung(now):
+                self.fail(f"{peer} has stopped answering")
+
+    def _hear(self, peer: Peer) -> None:
+        try:
+            data = peer.beats.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        peer.heard = time.monotonic()
+        peer.held += data
+        *lines, rest = peer.held.split(b"\n")
+        peer.held = bytearray(rest)
+        for line in filter(None, lines):
+            said = json.loads(line)
+            if "refused" in said:
+                self.refusal, self._refused = (peer.rank, Answer(None, *said["refused"])), peer.heard
+            else:
+                self.fail(f"rank {peer.rank}: {said['failed']}")
+        if not data:
+            self._gone(peer)
+
+    def _gone(self, peer: Peer) -> None:
+        """It has ended without a word; the launcher may know by which signal."""
+        deadline = time.monotonic() + WORD
+        while self._launcher is not None and peer.pid not in self._ended and (left := deadline - time.monotonic()) > 0:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._launcher, selectors.EVENT_READ)
+                if selector.select(left) and not self._read_report():
+                    break
+        self.fail(f"{peer} has ended{self._ended.get(peer.pid, '')}")
+
+    def _report(self, selector: selectors.BaseSelector) -> None:
+        if not self._read_report():
+            assert self._launcher is not None
+            selector.unregister(self._launcher)
+            self._launcher = None
+            self.fail("the launcher of the ranks has ended")
+
+    def _read_report(self) -> bool:
+        """Takes in what the launcher says; False where it is gone. It says one line, shorter than any buffer."""
+        assert self._launcher is not None
+        try:
+            data = self._launcher.recv(1 << 16)
+        except OSError:
+            data = b""
+        for line in data.splitlines():
+            process, how = json.loads(line)
+            self._ended[process] = f" ({how})"
+        return bool(data)
+
+    def _last_resort(self) -> None:
+        for release in self.releases:
+            with suppress(Exception):  # a device that has failed itself says so to whoever uses it
+                release(GRACE)
+        deadline = time.monotonic() + GRACE
+        while self.busy and not self._closing and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if self.busy and not self._closing:
+            print(f"inferometer: error: {self.failure}", file=sys.stderr, flush=True)
+            os._exit(1)
+
+
+class Tether(threading.Thread):
+    """A follower's thread that ends its process when rank 0 does, or does not answer any more."""
+
+    def __init__(self, beats: socket.socket, leader: Neighbour | None) -> None:
+        super().__init__(name="ranks", daemon=True)
+        self._peer = Peer(0, beats, beats, leader, 0)
+        self._lock = threading.Lock()
+        self._ending = False
+
+    def fail(self, reason: str) -> None:
+        """Tells rank 0 why this rank will end."""
+        self._say({"failed": reason})
+
+    def refuse(self, answer: Answer) -> None:
+        """Tells rank 0 that this rank takes no part in what rank 0 does now, while that may wait for it."""
+        self._say({"refused": [answer.failed, answer.message]})
+
+    def _say(self, what: dict[str, Any]) -> None:
+        with self._lock, suppress(OSError):
+            self._peer.beats.sendall(json.dumps(what).encode() + b"\n")
+
+    def loosen(self) -> None:
+        """The end of rank 0 is none of a failure any more."""
+        self._ending = True
+
+    def run(self) -> None:
+        """Until rank 0 is gone."""
+        end = self._peer.beats
+        ticked = self._peer.heard = time.monotonic()
+        end.settimeout(TICK)
+        while True:
+            with self._lock, suppress(OSError):
+                end.send(_BEAT)
+            try:
+                data = end.recv(1 << 16)
+            except TimeoutError:
+                data = None
+            except OSError:
+                data = b""
+            now = time.monotonic()
+            self._ending = self._ending or _END in (data or b"")
+            if data or now - ticked > 3 * TICK:  # this process was stopped, or starved
+                self._peer.heard = now
+            if data == b"" or self._peer.hung(now):
+                os._exit(0 if self._ending else 1)
+            ticked = now

@@ -1,0 +1,76 @@
+"""Chooses, once for a kind of GPU and a number of ranks, which way sums of which size take: by the time that each takes."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+
+from inferometer.engine.graph import Graph
+from inferometer.engine.parallel.gpu_collective import GpuCollective
+from inferometer.engine.parallel.sum_choice import SIZES, WAYS, Way, best, choice_path, load_choice, save_choice
+
+CALLS: Final = 10
+"""Behind each other, so that the host is no part of their time."""
+REPEATS: Final = 5
+WIDTH: Final = 4096
+
+
+def tune_sums(collective: GpuCollective) -> None:
+    """Gives a collective its choice: from the cache folder of rank 0, or measured by all ranks together and kept there.
+
+    Every rank calls it at the same point. Does nothing where there is but one way.
+    """
+    if not collective.linked:
+        return
+    path = choice_path(torch.cuda.get_device_name(collective.device), collective.size)
+    known = collective.broadcast(dict(load_choice(path)) if collective.rank == 0 else {})
+    if not known:
+        with torch.cuda.device(collective.device), torch.inference_mode():
+            # Between two ranks every way sends as much, and the copy engines leave the processors to the products.
+            ways = WAYS if collective.size > 2 else ("mailbox", "copies")
+            times = {size: times_s(collective, size, ways) for size in SIZES}
+            torch.cuda.synchronize()
+        known = collective.broadcast(best(times))
+        if "nccl" not in known.values():
+            collective.disconnect()
+        if collective.rank == 0:
+            save_choice(path, known)
+    collective.choice = known
+
+
+def times_s(collective: GpuCollective, nbytes: int, ways: Sequence[Way] = WAYS) -> dict[Way, float]:
+    """Seconds of a sum of so many bytes, on the slowest rank, in each of these ways that can."""
+    x = torch.zeros(nbytes // (2 * WIDTH), WIDTH, dtype=torch.bfloat16, device=collective.device)
+    found: dict[Way, float] = {}
+    for way in ways:
+        if collective.able(way, x):
+
+            def calls(way: Way = way) -> None:
+                for _ in range(CALLS):
+                    collective.sum_by(way, x)
+
+            calls()  # connected and compiled
+            # NCCL is not recorded: see `GpuCollective.able`.
+            run = calls if way == "nccl" else Graph(calls, collective.device, torch.cuda.graph_pool_handle())
+            found[way] = -collective.minimum(-int(_seconds(run, collective) * 1e9)) / 1e9
+    return found
+
+
+def _seconds(run: Callable[[], object], collective: GpuCollective) -> float:
+    """Of one of the calls."""
+    event: Any = torch.cuda.Event
+    times: list[float] = []
+    for _ in range(REPEATS):
+        torch.cuda.synchronize(collective.device)
+        collective.minimum(0)  # all begin together
+        start, end = event(enable_timing=True), event(enable_timing=True)
+        start.record()
+        run()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) / 1e3 / CALLS)
+    found: float = statistics.median(times)
+    return found

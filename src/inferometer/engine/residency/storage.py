@@ -1,0 +1,124 @@
+"""What a model may take of the device, the host's memory and a disk, and where its layers' bytes therefore lie."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from inferometer.engine.residency.disk_reader import least_bytes
+from inferometer.errors import PointlessWarning, UserError
+from inferometer.hardware.host_memory import free_host_bytes
+from inferometer.model.offload import Offload, read_offload
+from inferometer.model.parameters import parameters
+from inferometer.model.placement import Placement, least_streamed
+from inferometer.model.spec import ModelSpec
+
+AMPLE = 0.8
+"""The part of the device's memory up to which weights leave enough beside them for the cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """offload: what is asked to live elsewhere. host_bytes: most that weights, pages and what they pass through may take of the host's
+    memory, None for what is free. folder: for what the host has no room for."""
+
+    offload: Offload
+    host_bytes: int | None = None
+    folder: Path | None = None
+
+    @classmethod
+    def of(
+        cls,
+        offload: str | None = None,
+        percent: str | Sequence[int] | None = None,
+        host_memory: float | None = None,
+        disk: str | Path | None = None,
+    ) -> Storage:
+        """Of the options' values, host_memory in GiB. Raises UserError for those that make no sense."""
+        asked = read_offload(offload, percent)
+        for option, value in (("--host-memory", host_memory), ("--disk", disk)):
+            if value is not None and offload is None and percent is None:
+                raise UserError(f"{option} goes with --offload or --percent: without them nothing leaves the device")
+        if host_memory is not None and not _positive(host_memory):
+            raise UserError(f"--host-memory must be a number of GiB above 0, not {host_memory!r}")
+        if disk is not None and not asked.weights:
+            raise UserError("--disk holds weights, and all of them stay on the device; add --offload weights, or leave out --disk")
+        folder = None if disk is None else Path(disk)
+        if folder is not None and folder.exists() and not folder.is_dir():
+            raise UserError(f"--disk {folder}: is a file; give a folder")
+        return cls(asked, None if host_memory is None else int(host_memory * 2**30), folder)
+
+    @property
+    def streams(self) -> bool:
+        """Whether any weights come and go."""
+        return self.offload.weights > 0
+
+    def place(self, layer_bytes: Sequence[int], spec: ModelSpec, room: DeviceRoom, dtype: torch.dtype) -> Placement:
+        """Where the layers of a model lie.
+
+        Warns where nothing need be elsewhere. Raises UserError, with the remedy, where a limit does not hold.
+        """
+        beside = resident_beside_layers(spec, dtype)
+        total = sum(layer_bytes)
+        if beside + total <= AMPLE * room.bytes:
+            message = (
+                f"all weights of {spec.name} ({(beside + total) / 2**30:.2f} GiB) fit into the {room.bytes / 2**30:.2f} GiB that may be "
+                "taken of the device: offloading them is pointless and slow; leave out --offload"
+            )
+            warnings.warn(message, PointlessWarning, stacklevel=2)
+        streaming = self.offload.place(layer_bytes, None, disk=True)
+        if beside + streaming.device_bytes > room.bytes:
+            raise UserError(_too_large(self.offload, layer_bytes, beside, streaming, room))
+        # A layer passes through on its way in, and later whatever is read from the disk.
+        reserved = max(*layer_bytes, least_bytes())
+        free = free_host_bytes() - (beside + streaming.device_bytes if room.of_host else 0)
+        limit = free if self.host_bytes is None else min(self.host_bytes, free)
+        return self.offload.place(layer_bytes, max(0, limit - reserved), disk=self.folder is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRoom:
+    """bytes: what may be taken of the device. capped: whether --gpu-memory says so. of_host: whether its memory is the host's."""
+
+    bytes: int
+    capped: bool
+    of_host: bool
+
+    @classmethod
+    def on(cls, device: torch.device, gpu_memory: float | None, fraction: float) -> DeviceRoom:
+        """What is free there now, or less. gpu_memory: in GiB."""
+        if device.type == "cuda":
+            free, total = torch.cuda.mem_get_info(device)
+            free = int(free - (1 - fraction) * total)
+        else:
+            free = int(free_host_bytes() * fraction)
+        capped = gpu_memory is not None and int(gpu_memory * 2**30) < free
+        return cls(int(gpu_memory * 2**30) if capped and gpu_memory is not None else free, capped, device.type == "cpu")
+
+
+def resident_beside_layers(spec: ModelSpec, dtype: torch.dtype) -> int:
+    """Bytes of what is no layer's, and always on the device: embeddings, head, the last norm."""
+    return sum(p.size for p in parameters(spec) if not p.name.startswith("layers.")) * dtype.itemsize
+
+
+def _too_large(offload: Offload, layer_bytes: Sequence[int], beside: int, placement: Placement, room: DeviceRoom) -> str:
+    limit = "--gpu-memory lets" if room.capped else "the device has"
+    taken = f"--offload {offload.name}" if offload.disk is None else "--percent"
+    words = (
+        f"{taken} leaves {(beside + placement.device_bytes) / 2**30:.2f} GiB of weights on the device, and {limit} {room.bytes / 2**30:.2f}"
+    )
+    least = least_streamed(layer_bytes, room.bytes - beside)
+    if least is None:
+        return f"{words}; even two layers at a time do not fit: use --quantize int4, a 16-bit --dtype, or more memory"
+    share = min(1.0, -(-1000 * least // sum(layer_bytes)) / 1000)
+    return f"{words}; stream at least {share:g} of them (--offload weights:{share:g})"
+
+
+def _positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < inf

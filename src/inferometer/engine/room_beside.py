@@ -1,0 +1,90 @@
+"""What a loaded model leaves of the device's and the host's memory, in pages of KV cache."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import torch
+
+from inferometer.engine.engine import LONGEST, PAGE_SIZE
+from inferometer.engine.loaded_part import DeviceLimits
+from inferometer.engine.memory import activation_bytes, page_budget
+from inferometer.engine.page_room import UNASKED_BYTES, PageRoom, share_pages
+from inferometer.engine.residency.disk_reader import least_bytes
+from inferometer.engine.residency.storage import Storage, resident_beside_layers
+from inferometer.engine.residency.streamed import StreamedLayers
+from inferometer.errors import PointlessWarning, UserError
+from inferometer.hardware.host_memory import free_host_bytes
+from inferometer.nn.cache import PagedCache
+from inferometer.nn.tiered_cache import slot_pages_for, slots_bytes
+from inferometer.nn.transformer import Transformer
+
+
+@dataclass(frozen=True, slots=True)
+class RoomBeside:
+    """kv_dtype: of the pages. storage: what is asked to live elsewhere."""
+
+    model: Transformer
+    kv_dtype: torch.dtype
+    storage: Storage
+    limits: DeviceLimits
+
+    def device_pages(self, seats: int, sweep_tokens: int) -> int:
+        """Pages that the device has memory for now, beside sweeps of so many sequences and tokens. Raises UserError for none."""
+        return page_budget(
+            self.model,
+            page_size=PAGE_SIZE,
+            seats=seats,
+            sweep_tokens=sweep_tokens,
+            fraction=self.limits.fraction,
+            limit_bytes=self._limit_bytes(sweep_tokens),
+            kv_dtype=self.kv_dtype,
+        )
+
+    def _limit_bytes(self, sweep_tokens: int) -> int | None:
+        """What `page_budget` is to keep to."""
+        if self.limits.gpu_memory is None:
+            return None
+        limit, residency = int(self.limits.gpu_memory * 2**30), self.model.residency
+        if self.model.device.type == "cuda" or not isinstance(residency, StreamedLayers):
+            return limit
+        # The CPU stands for a device with memory of its own: what is always there counts.
+        held = resident_beside_layers(self.model.spec, self.model.dtype) + residency.placement.device_bytes
+        return limit - held - activation_bytes(self.model.spec, self.model.dtype, sweep_tokens)
+
+    def shared(self, device: int, *, seats: int, wanted: int | None = None) -> PageRoom:
+        """Pages that both sides have room for, `device` of them there, for so many sequences; no more than `wanted`.
+
+        Warns where all wanted would fit on the device, though some are to be elsewhere. Raises UserError if there is room for none.
+        """
+        share = self.storage.offload.pages
+        if not share:
+            return PageRoom(*[device if wanted is None else min(device, wanted)] * 2)
+        spec, dtype = self.model.local, self.kv_dtype
+        page = PagedCache.page_bytes(spec, dtype, PAGE_SIZE)
+        most_each = -(-(spec.context_limit or LONGEST) // PAGE_SIZE)
+        most = seats * most_each if wanted is None else wanted
+        if most <= device:
+            message = "all pages of the KV cache fit on the device: bringing them in is pointless and slow; leave out --offload pages"
+            warnings.warn(message, PointlessWarning, stacklevel=3)
+        elsewhere = self._host_room_bytes // page
+        slot = slot_pages_for(spec, dtype, PAGE_SIZE, longest=min(most_each, elsewhere), elsewhere=elsewhere)
+        beside = -(-slots_bytes(spec, dtype, PAGE_SIZE, slot) // page)
+        if device < beside:
+            short = f"{beside * page / 2**30:.2f} GiB through which pages come, and {device * page / 2**30:.2f}"
+            raise UserError(f"--offload pages needs {short} are free on the device; raise --gpu-memory or stream more weights")
+        return share_pages(share, device - beside, elsewhere, most)
+
+    @property
+    def _host_room_bytes(self) -> int:
+        """What pages may take of the host's memory."""
+        free = int(free_host_bytes() * self.limits.fraction)
+        if self.storage.host_bytes is None:
+            return min(free, UNASKED_BYTES)
+        residency = self.model.residency
+        held = 0
+        if isinstance(residency, StreamedLayers):
+            layers = residency.placement.layers
+            held = residency.placement.host_bytes + max(least_bytes(), *(layer.bytes for layer in layers))  # as `Storage.place` keeps
+        return max(0, min(free, self.storage.host_bytes - held))

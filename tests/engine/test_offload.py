@@ -1,0 +1,230 @@
+"""`LLM(offload=...)`: the resident engine's tokens in every order, under limits that hold."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+from inferometer import LLM, SamplingParams
+from inferometer.cli.progress import Bar
+from inferometer.engine.engine import SWEEP_TOKENS
+from inferometer.engine.memory import activation_bytes
+from inferometer.engine.quantize import quantize
+from inferometer.engine.residency import storage
+from inferometer.engine.residency.streamed import StreamedLayers
+from inferometer.errors import PointlessWarning, UserError
+from inferometer.model.description import describe
+from inferometer.model.families import family
+from inferometer.model.formats import weight_format
+from inferometer.nn.dummy import DummySource
+from inferometer.schedule.completion import Completion
+from tiny_models import CONFIGS, tiny_model
+
+pytestmark = pytest.mark.filterwarnings("ignore::inferometer.errors.PointlessWarning")
+
+DECODERS = [kind for kind in CONFIGS if kind != "bert"]
+ORDERS = [("continuous", None), ("zigzag", 2), ("diagonal", 2), ("row", 1)]
+_folder = Path()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    global _folder
+    _folder = tmp_path_factory.mktemp("offload")
+    yield
+    opened.cache_clear()
+
+
+@cache
+def opened(kind: str, admission: str, group_size: int | None, offload: str | None) -> LLM:
+    return made(kind, admission=admission, group_size=group_size, offload=offload)
+
+
+def made(kind: str, **options: Any) -> LLM:
+    return LLM(tiny_model(_folder, kind), dtype="float32", device="cpu", weights="dummy", seed=2, **options)
+
+
+def told(completions: list[Completion]) -> list[tuple[tuple[int, ...], str | None]]:
+    return [(tuple(completion.token_ids), completion.finish_reason) for completion in completions]
+
+
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+@pytest.mark.parametrize("kind", DECODERS)
+def test_every_order_gives_the_resident_engines_tokens(kind: str, data: st.DataObject) -> None:
+    lengths = data.draw(st.lists(st.tuples(st.integers(1, 30), st.integers(1, 12)), min_size=1, max_size=7))
+    prompts = [[(7 * number + 3 * place) % 300 for place in range(length)] for number, (length, _) in enumerate(lengths)]
+    params = [
+        SamplingParams(
+            max_new_tokens=new, temperature=1.7 if number % 2 else 1.0, seed=number, stop_token_ids=(5, 80, 200), ignore_eos=True
+        )
+        for number, (_, new) in enumerate(lengths)
+    ]
+    wanted = told(opened(kind, "continuous", None, None).generate(prompts, params))
+    for admission, size in ORDERS:
+        assert told(opened(kind, admission, size, "weights:0.7").generate(prompts, params)) == wanted
+
+
+@pytest.mark.parametrize("fraction", ["0", "0.01", "0.3", "0.5", "0.999", "1"])
+@pytest.mark.parametrize("quantize", [None, "int8", "int4"])
+def test_fractions_and_formats(fraction: str, quantize: str | None) -> None:
+    params = SamplingParams(max_new_tokens=6, temperature=2.0, seed=1, ignore_eos=True)
+    with made("llama", quantize=quantize) as whole, made("llama", quantize=quantize, offload=f"weights:{fraction}") as parted:
+        assert told(parted.generate([[1, 2, 3], [4]], params)) == told(whole.generate([[1, 2, 3], [4]], params))
+
+
+def test_what_quantize_has_written_is_streamed_as_it_is_stored(tmp_path: Path) -> None:
+    folder = tiny_model(tmp_path, "llama")
+    source = DummySource(describe(str(folder), config_only=True).spec, family("llama"), seed=5)
+    save_file({name: source.read(name, "cpu", torch.float32) for name in source.tensors()}, folder / "model.safetensors")
+    quantize(str(folder), weight_format("int4-g32", "float32"), tmp_path / "int4", progress=Bar)
+    params = SamplingParams(max_new_tokens=6, temperature=2.0, seed=1, ignore_eos=True)
+    with LLM(tmp_path / "int4", dtype="float32", device="cpu") as whole:
+        wanted = told(whole.generate([[1, 2, 3], [4]], params))
+    with LLM(tmp_path / "int4", dtype="float32", device="cpu", offload="weights") as parted:
+        assert parted.model.quantised
+        assert told(parted.generate([[1, 2, 3], [4]], params)) == wanted
+
+
+def test_encoders_stream_too() -> None:
+    with made("bert") as whole, made("bert", offload="weights:0.5") as parted:
+        assert (parted.encode([[1, 2, 3], [4, 5]]) == whole.encode([[1, 2, 3], [4, 5]])).all()
+
+
+def test_a_deterministic_engine_stays_one() -> None:
+    params = SamplingParams(max_new_tokens=8, temperature=1.5, seed=3, ignore_eos=True)
+    with made("llama", deterministic=True) as whole, made("llama", deterministic=True, offload="weights:0.5") as parted:
+        ours, theirs = parted.generate([[1, 2], [3]], params), whole.generate([[1, 2], [3]], params)
+    assert [completion.logprobs for completion in ours] == [completion.logprobs for completion in theirs]
+
+
+def test_percent_and_disk_place_the_bytes(tmp_path: Path) -> None:
+    with made("gpt2", percent=(25, 25, 100, 0, 100, 0), disk=tmp_path) as llm:
+        residency = llm.model.residency
+        assert isinstance(residency, StreamedLayers)
+        placement = residency.placement
+        total = placement.total_bytes
+        assert (placement.resident_bytes, placement.host_bytes, placement.disk_bytes) == (total // 4, total // 4, total // 2)
+        assert len(list(tmp_path.iterdir())) == 1
+        llm.generate([[1, 2]], SamplingParams(max_new_tokens=3, ignore_eos=True))
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_hosts_limit_holds_to_the_byte(tmp_path: Path) -> None:
+    for kib in (60, 90, 150):
+        limit = kib / 2**20
+        with made("llama", offload="weights", host_memory=limit, disk=tmp_path) as llm:
+            residency = llm.model.residency
+            assert isinstance(residency, StreamedLayers)
+            assert residency.host_bytes <= kib * 1024
+            assert residency.placement.disk_bytes > 0 or kib == 150
+            llm.generate([[1, 2]], SamplingParams(max_new_tokens=3, ignore_eos=True))
+            assert residency.host_bytes <= kib * 1024
+
+
+def test_the_devices_limit_holds_to_the_byte() -> None:
+    limit = int(0.05 * 2**30)
+    with made("llama", offload="weights", gpu_memory=0.05) as llm:
+        residency = llm.model.residency
+        assert isinstance(residency, StreamedLayers)
+        held = storage.resident_beside_layers(llm.spec, llm.dtype) + residency.placement.device_bytes
+        held += activation_bytes(llm.spec, llm.dtype, SWEEP_TOKENS) + llm.engine.cache.nbytes
+        assert limit - llm.engine.page_bytes < held <= limit
+
+
+def test_what_does_not_fit_the_device_names_the_fraction_that_does() -> None:
+    layers = {"num_hidden_layers": 40, "hidden_size": 64}
+    path = tiny_model(_folder, "llama", **layers)
+    options: dict[str, Any] = {"dtype": "float32", "device": "cpu", "weights": "dummy", "gpu_memory": 0.0015}
+    with pytest.raises(UserError, match=r"^--offload weights:0\.1 leaves .* --gpu-memory lets .*--offload weights:0\.\d+\)$") as caught:
+        LLM(path, offload="weights:0.1", **options)
+    enough = str(caught.value).rpartition("weights:")[2].rstrip(")")
+    residency = LLM(path, offload=f"weights:{enough}", **options).model.residency
+    assert isinstance(residency, StreamedLayers)
+    with pytest.raises(UserError, match="even two layers"):
+        LLM(path, offload="weights", **(options | {"gpu_memory": 0.0001}))
+    tiny_model(_folder, "llama")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"host_memory": 1.0}, "goes with --offload"),
+        ({"disk": "somewhere"}, "goes with --offload"),
+        ({"offload": "weights", "percent": (0, 100, 100, 0, 100, 0)}, "leave out --offload"),
+        ({"offload": "weights", "tensor_parallel": 2}, "leave them out, or --tensor-parallel"),
+        ({"offload": "weights", "host_memory": 0}, "above 0"),
+        ({"offload": "weights", "host_memory": "2"}, "above 0"),
+        ({"offload": "weights:0", "disk": "somewhere"}, "--disk holds weights"),
+        ({"offload": "weights", "host_memory": 0.00001}, "--disk DIR"),
+        ({"percent": (0, 50, 100, 0, 100, 0)}, "--disk DIR"),
+        ({"percent": (0, 100, 100, 0, 100, 0), "host_memory": 0.00001}, "raise --host-memory"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        made("llama", **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_offloading_what_fits_is_pointless_and_said() -> None:
+    with pytest.warns(PointlessWarning, match="leave out --offload"):
+        made("llama", offload="weights")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made("llama")
+        path = tiny_model(_folder, "llama", num_hidden_layers=40, hidden_size=64)
+        LLM(path, dtype="float32", device="cpu", weights="dummy", offload="weights", gpu_memory=0.0015)
+    tiny_model(_folder, "llama")
+
+
+def test_a_closed_model_says_so() -> None:
+    llm = made("llama", offload="weights")
+    llm.generate([[1]], SamplingParams(max_new_tokens=2))
+    llm.close()
+    llm.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        llm.generate([[1]], SamplingParams(max_new_tokens=2))
+
+
+LOADS = """
+import resource, sys
+from pathlib import Path
+import torch
+from inferometer import LLM
+from inferometer.engine.residency.streamed import StreamedLayers
+LLM(sys.argv[2], dtype="float32", device="cpu", weights="dummy", offload="weights").close()  # libraries take what they take
+
+def peak():
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) * 1024
+
+import gc; gc.collect()
+Path("/proc/self/clear_refs").write_text("5")
+before = peak()
+llm = LLM(sys.argv[1], dtype="float32", device="cpu", weights="dummy", offload="weights")
+placement = llm.model.residency.placement
+beside = sum(p.nbytes for name, p in llm.model.named_parameters() if not name.startswith("layers."))
+print(peak() - before, placement.host_bytes, placement.device_bytes + beside, placement.slot_bytes)
+"""
+
+
+def test_loading_holds_the_model_and_one_layer(tmp_path: Path) -> None:
+    small = tiny_model(tmp_path, "llama")
+    path = tiny_model(tmp_path, "opt", hidden_size=768, ffn_dim=3072, num_attention_heads=12, num_hidden_layers=6, word_embed_proj_dim=768)
+    done = subprocess.run([sys.executable, "-c", LOADS, str(path), str(small)], check=True, capture_output=True, text=True)
+    risen, host, device, layer = map(int, done.stdout.split())
+    assert host + device <= risen + 4 * layer
+    assert risen <= host + device + layer

@@ -1,0 +1,97 @@
+"""README.md shows the studies whose records lie under results/, and what lies there is what a run wrote."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from report_records import answered
+
+from inferometer.bench.records.journal import read_records
+from inferometer.bench.study.file import resolved_text
+from inferometer.bench.study.library import find_study
+from inferometer.cli.main import main
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def run(*arguments: str, root: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(root / "benchmarks" / "study_results.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A repository of the page and the script alone."""
+    (tmp_path / "benchmarks").mkdir()
+    for name in ("README.md", "benchmarks/study_results.py"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    return tmp_path
+
+
+def ran(folder: Path, name: str) -> Path:
+    """A folder as a run of the tiny study leaves it, with a record that was measured again."""
+    file = find_study(name)
+    records = answered(file.study("tiny"))
+    folder.mkdir()
+    (folder / "study.toml").write_text(resolved_text(file.resolved("tiny")))
+    lines = [replace(records[0], seed=7), *records]
+    (folder / "records.jsonl").write_text("".join(json.dumps(each.to_json()) + "\n" for each in lines))
+    return folder
+
+
+def around(text: str) -> tuple[str, str, str]:
+    """What stands before the studies' tables, they themselves, and what stands after."""
+    before, _, rest = text.partition("<!-- studies -->\n")
+    shown, _, after = rest.partition("<!-- /studies -->")
+    return before, shown, after
+
+
+def test_the_page_is_fresh() -> None:
+    done = run("--check")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_run_is_kept_shown_and_read_again(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("gpt3-latency", "estimate-vs-measured", "backend-sweep"):
+        assert run("--add", str(ran(copy / f"run of {name}", name)), root=copy).returncode == 0
+    kept = copy / "results" / "backend-sweep"
+    assert read_records(kept / "records.jsonl") == read_records(copy / "run of backend-sweep" / "records.jsonl")[1:]
+    before, shown, after = around((copy / "README.md").read_text())
+    assert (before, after) == around((ROOT / "README.md").read_text())[::2]
+    # The two that users compare by, the first one first; the rest is named.
+    stacks, sizes = shown.index("### Backends over batch sizes"), shown.index("### Latency of GPT-3's sizes")
+    assert stacks < sizes < shown.index("`inferometer study show results/estimate-vs-measured`")
+    assert shown.count("\n### ") == 2
+    assert "#### Throughput (tokens/sec | msec/token)\n\n| batch_size | HF (fp32)" in shown
+    assert "#### Time per token (ms), batch_size=1: stacks beside each other\n\n| Model Name     | native | hf" in shown
+    assert run("--check", root=copy).returncode == 0
+    assert main(["study", "show", str(kept)]) == 0
+    assert "| batch_size | HF (fp32)" in capsys.readouterr().out
+
+
+def test_a_stale_table_is_named_and_mended(copy: Path) -> None:
+    run("--add", str(ran(copy / "run", "tensor-parallel")), root=copy)
+    page = copy / "README.md"
+    fresh = page.read_text()
+    assert fresh.count("| 10.00 ms") > 2
+    page.write_text(fresh.replace("| 10.00 ms", "| 9.00 ms"))
+    done = run("--check", root=copy)
+    assert (done.returncode, done.stderr) == (1, "README.md is stale: run python benchmarks/study_results.py\n")
+    assert run(root=copy).returncode == 0
+    assert page.read_text() == fresh
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(("--add", "nowhere"), "is no folder of a study's run"), (("--add",), "use no argument"), (("--wrong",), "use no argument")],
+)
+def test_a_mistake_is_one_line(copy: Path, arguments: tuple[str, ...], words: str) -> None:
+    done = run(*arguments, root=copy)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
