@@ -21,7 +21,8 @@ quick = settings(deadline=None, max_examples=150)
 
 finite = st.floats(-30, 30, width=32)
 tied = st.integers(-4, 4).map(float)
-shares = st.floats(2**-20, 1, exclude_max=True) | st.sampled_from([0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 1e-9])
+# Nearer to 1 transformers' sums in float32 and ours in whole numbers both round, each its own way: [20, -8] at 1 - 2^-53.
+shares = st.floats(2**-20, 1 - 2**-20) | st.sampled_from([0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 1e-9])
 
 
 @st.composite
