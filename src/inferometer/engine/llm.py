@@ -289,7 +289,7 @@ class LLM:
 
     def check(self, prompt: str | Sequence[int], params: SamplingParams) -> list[int]:
         """The token ids of a prompt that could run. Raises UserError for one that could not, before any runs."""
-        (request,) = self._checked([prompt], params)  # type: ignore[arg-type]  # a list of one of the two
+        (request,) = self._checked([prompt], params)
         return list(request.prompt_token_ids)
 
     def stream(
