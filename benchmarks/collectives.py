@@ -15,7 +15,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -87,15 +89,17 @@ class Rank:
         """Of one call: the median of replays of a graph of `calls`, on the slowest rank."""
         run()
         torch.cuda.synchronize()
-        replay: Callable[[], object]
+
+        def repeated() -> None:
+            for _ in range(calls):
+                run()
+
+        replay: Callable[[], object] = repeated
         if captured:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, capture_error_mode="relaxed"):
-                for _ in range(calls):
-                    run()
+                repeated()
             replay = graph.replay
-        else:
-            replay = lambda: [run() for _ in range(calls)]  # noqa: E731
         times = []
         for _ in range(repeats):
             self.meet()
@@ -222,7 +226,10 @@ def collective_part(rank: Rank) -> Iterator[Row]:
             yield {"what": way, "bytes": size, "us": seconds * 1e6}
     x, weight = (torch.randn(shape, device=rank.device).to(DTYPE) / 16 for shape in ((8192, 2048), (2048, HIDDEN)))
     residual = torch.zeros(8192, HIDDEN, dtype=DTYPE, device=rank.device)
-    product = lambda y: torch.mm(y, weight)  # noqa: E731
+
+    def product(y: Tensor) -> Tensor:
+        return torch.mm(y, weight)
+
     ranks.choice = dict.fromkeys(SIZES, "copies")
     before = residual.clone()
     whole = ranks.all_reduce(product(x))
@@ -277,8 +284,8 @@ def torch_part(rank: Rank) -> Iterator[Row]:
         ops.two_shot_all_reduce_(x, "sum", name)
         rank.check("two shot", x, parts)
         x.zero_()
-        run = lambda x=x: ops.two_shot_all_reduce_(x, "sum", name)  # noqa: E731
-        yield {"what": "torch two shot", "bytes": nbytes, "us": rank.microseconds(run, CALLS if nbytes <= MIB else 10)}
+        took = rank.microseconds(lambda x=x: ops.two_shot_all_reduce_(x, "sum", name), CALLS if nbytes <= MIB else 10)
+        yield {"what": "torch two shot", "bytes": nbytes, "us": took}
     yield {"what": "barrier", "bytes": 0, "us": rank.microseconds(lambda: memory._handle.barrier(0))}
 
 
@@ -325,14 +332,13 @@ PARTS = {"mailbox": mailbox_part, "collective": collective_part, "torch": torch_
 
 def run_part(name: str, gpus: int) -> list[Row]:
     """In processes of its own. What it has said when its time is over counts."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as files:
         began = time.monotonic()
         processes = []
         for rank in range(gpus):
             variables = os.environ | {"RANK": str(rank), "WORLD_SIZE": str(gpus), "STORE": f"{folder}/store"}
             command = [sys.executable, __file__, "--part", name]
-            output = open(f"{folder}/{rank}.out", "w+")  # noqa: SIM115
-            errors = open(f"{folder}/{rank}.err", "w+")  # noqa: SIM115
+            output, errors = (files.enter_context(Path(folder, f"{rank}.{kind}").open("w+")) for kind in ("out", "err"))
             processes.append((subprocess.Popen(command, env=variables, stdout=output, stderr=errors), output, errors))
         status = "ok"
         for process, _, _ in processes:

@@ -1,4 +1,4 @@
-"""The errors a user can cause, each one line that says what to do."""
+"""The errors that end in one line which says what to do: those that a user can cause, and those of machines."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ class UserError(Exception):
 
 class ModelError(UserError):
     """A model that cannot be found, read or run exactly: unknown name, unsupported option, broken file."""
+
+
+class RunError(UserError):
+    """What fails on the way though it was asked rightly, as when a disk fills up; the command line prints its one line and exits with 1."""
 
 
 class PointlessWarning(UserWarning):

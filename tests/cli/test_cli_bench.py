@@ -130,7 +130,7 @@ def test_unknown_models_and_folders_are_one_line(tmp_path: Path, capsys: pytest.
         assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("columns", [100, 0])
+@pytest.mark.parametrize("columns", [100, pytest.param(0, marks=pytest.mark.slow)])
 def test_a_terminal_gets_a_progress_bar(tmp_path: Path, columns: int) -> None:
     given = [sys.executable, "-m", "inferometer", *arguments(tmp_path)]
     child, terminal = pty.fork()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import signal
 import subprocess
@@ -150,7 +151,7 @@ def test_a_full_disk_is_one_line_and_leaves_no_torn_one(
 
     with monkeypatch.context() as patch:
         patch.setattr("inferometer.engine.job.result_file.os.write", short)
-        assert main(command) == 2
+        assert main(command) == 1
     said = capsys.readouterr().err
     assert "No space left on device after" in said
     assert said.count("\n") == 1
@@ -159,6 +160,21 @@ def test_a_full_disk_is_one_line_and_leaves_no_torn_one(
     assert len(kept) <= 700
     assert main(command) == 0
     assert len(results(tmp_path)) == len(LINES)
+
+
+def test_a_disk_that_fails_at_the_end_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was written may not be there: the job is not done."""
+
+    def failing(file: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("inferometer.engine.job.result_file.SYNC_S", math.inf)
+        patch.setattr("inferometer.engine.job.result_file.os.fsync", failing)
+        assert main(job(tmp_path)) == 1
+    said = capsys.readouterr().err
+    assert f"Input/output error after {len(LINES)} of {len(LINES)} results" in said
+    assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferometer.engine.residency.disk_file import BLOCK_BYTES, DiskError, DiskFile, extents, remove_abandoned
+from inferometer.engine.residency.disk_file import BLOCK_BYTES, DiskError, DiskFaultError, DiskFile, extents, remove_abandoned
 from inferometer.engine.residency.disk_reader import BUFFER_BYTES, BUFFERS, buffer_bytes
 
 HOLDER = """
@@ -95,7 +95,7 @@ def test_a_write_that_fails_is_one_line(tmp_path: Path, monkeypatch: pytest.Monk
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(os, "pwrite", fail)
-    with pytest.raises(DiskError, match=r"^--disk [^\n]* cannot be written: Input/output error; give another folder with --disk$"):
+    with pytest.raises(DiskFaultError, match=r"^--disk [^\n]* cannot be written: Input/output error; give another folder with --disk$"):
         file.write(aligned(BLOCK_BYTES), 0)
     file.close()
 
@@ -141,7 +141,7 @@ def test_a_file_system_that_refuses_the_reads_themselves_is_read_through_the_cac
 def test_a_removed_file_is_not_read(tmp_path: Path) -> None:
     file = DiskFile(tmp_path, BLOCK_BYTES)
     file.path.unlink()
-    with pytest.raises(DiskError, match="removed"):
+    with pytest.raises(DiskFaultError, match="removed"):
         file.read(aligned(BLOCK_BYTES), 0)
     file.close()
 

@@ -77,7 +77,7 @@ def same_everywhere(host: Any, tensor: Tensor) -> bool:
 def sums(host: Any, store: Any, device: torch.device) -> None:
     from inferometer.engine.parallel.gpu_collective import GpuCollective
     from inferometer.engine.parallel.sum_choice import SIZES, WAYS
-    from inferometer.nn.collective import summed
+    from inferometer.kernels.rank_sum import rank_sum_torch
 
     ranks = GpuCollective(host, store, device, invariant=False, limit=timedelta(seconds=60))
     assert ranks.linked
@@ -87,7 +87,7 @@ def sums(host: Any, store: Any, device: torch.device) -> None:
             norm = weights(device, dtype)
             for rows in ROWS:
                 parts = torch.stack([part(rank, rows, dtype) for rank in range(host.size)]).to(device)
-                wanted = summed(parts)
+                wanted = rank_sum_torch(parts)
                 x = parts[host.rank].clone()
                 assert torch.equal(ranks.all_reduce(x), wanted), (choice, dtype, rows, ranks.way(x))
                 residual = part(9, rows, dtype).to(device)
@@ -126,7 +126,7 @@ def ranks_store(store: Any, invariant: bool) -> Any:
 def recorded(host: Any, store: Any, device: torch.device) -> None:
     from inferometer.engine.graph import Graph
     from inferometer.engine.parallel.gpu_collective import GpuCollective
-    from inferometer.nn.collective import summed
+    from inferometer.kernels.rank_sum import rank_sum_torch
 
     ranks = GpuCollective(host, store, device, invariant=False, limit=timedelta(seconds=60))
     parts = [torch.stack([part(rank, rows, torch.bfloat16) for rank in range(host.size)]).to(device) for rows in ROWS]
@@ -146,7 +146,7 @@ def recorded(host: Any, store: Any, device: torch.device) -> None:
         if turn % 7 == 0:
             work()
     for each, x in zip(parts, room, strict=True):
-        assert torch.equal(x, summed(each))
+        assert torch.equal(x, rank_sum_torch(each))
 
 
 def invariant_sums(host: Any, store: Any, device: torch.device) -> None:

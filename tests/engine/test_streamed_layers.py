@@ -14,7 +14,7 @@ from torch import Tensor
 
 from inferometer.engine.residency.courier import Arrival, DirectCourier, ThreadCourier, deliver
 from inferometer.engine.residency.delivery import Delivery
-from inferometer.engine.residency.disk_file import DiskError
+from inferometer.engine.residency.disk_file import DiskFaultError
 from inferometer.engine.residency.homes import LayerHomes
 from inferometer.engine.residency.link import MemoryLink
 from inferometer.engine.residency.load import load_streamed
@@ -297,7 +297,7 @@ def test_a_file_that_vanished_stops_the_sweep(from_disk: Transformer, tmp_path: 
     states(from_disk)
     for path in (tmp_path / "disk").iterdir():
         path.unlink()
-    with pytest.raises(DiskError, match=r"^--disk [^\n]*removed[^\n]*$"):
+    with pytest.raises(DiskFaultError, match=r"^--disk [^\n]*removed[^\n]*$"):
         several(from_disk)
 
 
@@ -307,7 +307,7 @@ def test_a_file_that_was_cut_off_stops_the_sweep(from_disk: Transformer, tmp_pat
     whole = file.read_bytes()
     with file.open("r+b") as handle:
         handle.truncate(len(whole) // 2)
-    with pytest.raises(DiskError, match=r"^--disk [^\n]*ends after[^\n]*$"):
+    with pytest.raises(DiskFaultError, match=r"^--disk [^\n]*ends after[^\n]*$"):
         several(from_disk)
     file.write_bytes(whole)
     assert torch.equal(states(from_disk), wanted)

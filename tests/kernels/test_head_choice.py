@@ -60,7 +60,7 @@ def check(places: Places, logits: Tensor) -> None:
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize(("vocabulary", "width"), [(150, 64), (33, 50)])
+@pytest.mark.parametrize(("vocabulary", "width"), [pytest.param(150, 64, marks=pytest.mark.slow), (33, 50)])
 @pytest.mark.parametrize("rows", [1, pytest.param(2, marks=pytest.mark.slow), 3, 17])
 @pytest.mark.parametrize("launch", [SMALL, CUT, WHOLE, SINGLE], ids=["blocks", "cut", "whole", "single"])
 def test_tokens_are_those_of_the_logits(
@@ -101,7 +101,9 @@ def few_parts(x: Tensor, weight: Tensor, launch: Tiling) -> tuple[Places, Tensor
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("launch", [SMALL, replace(SINGLE, programs=500)], ids=["blocks", "whole"])
+@pytest.mark.parametrize(
+    "launch", [pytest.param(SMALL, id="blocks"), pytest.param(replace(SINGLE, programs=500), id="whole", marks=pytest.mark.slow)]
+)
 def test_more_parts_than_are_looked_at_together(interpreted: Callable[..., Any], rows: int, launch: Tiling) -> None:
     x, weight = inputs_of(rows, 500, 16, torch.float32)
     check(*interpreted(few_parts, x, weight, launch))

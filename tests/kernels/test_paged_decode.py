@@ -109,8 +109,9 @@ def test_kernel_is_the_formula(
     assert not got[CONTEXTS.index(0)].any()
 
 
-@pytest.mark.parametrize("heads", [2, 4])
-@pytest.mark.parametrize("far", [0, 1000])
+@pytest.mark.parametrize(
+    ("heads", "far"), [(2, 1000), (4, 0), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((2, 0), (4, 1000)))]
+)
 def test_parts_are_joined_whoever_comes_last(pages: Any, interpreted: Callable[..., Any], heads: int, far: int) -> None:
     """Many parts of a few contexts, among them those that fill no part, one, and none at all; the result does not depend on the order."""
     contexts = [0, 1, 16, 17, 300, 31]

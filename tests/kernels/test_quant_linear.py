@@ -104,7 +104,7 @@ def test_up_to_64_rows(interpreted: Callable[..., Any], name: str, rows: int) ->
         close(got, exact(x, weight) + residual.double(), torch.float16)
 
 
-@pytest.mark.parametrize(("name", "rows"), [("int8", 4), ("int4 g64", 6), ("fp8", 1)])
+@pytest.mark.parametrize(("name", "rows"), [pytest.param("int8", 4, marks=pytest.mark.slow), ("int4 g64", 6), ("fp8", 1)])
 def test_kernel_ends_as_separate_operations_would(interpreted: Callable[..., Any], name: str, rows: int) -> None:
     dtype = torch.float16
     weight, x = drawn_weight(40, 256, **FORMATS[name]), fenced(rows, 256, dtype, 4)

@@ -100,7 +100,7 @@ def rounding(dtype: torch.dtype) -> float:
 
 
 @pytest.mark.usefixtures("interpreted")
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_every_rank_has_the_sum_and_its_norm(size: int) -> None:
     results: list[tuple[list[list[tuple[Tensor, ...]]], bool]] = run_ranks(run_cases, size, 2048, 2)
     assert all(emptied for _, emptied in results)

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from inferometer.kernels.norm import NormWeights
-from inferometer.nn.collective import ALONE, Collective, Unlinked, side_by_side, summed
+from inferometer.kernels.rank_sum import rank_sum_torch
+from inferometer.nn.collective import ALONE, Collective, Unlinked, side_by_side
 from inferometer.nn.gloo_collective import LARGE
 from rank_pool import SIZES, RankPool
 
@@ -107,4 +108,4 @@ def test_helpers_by_hand() -> None:
     for columns in range(1, 7):
         assert torch.equal(side_by_side(parts, torch.empty(2, columns, dtype=torch.int64)), side_by_side(parts)[:, :columns])
     # 256 + 1 is 256 in bfloat16; the sum is rounded once.
-    assert summed(torch.tensor([[256.0], [1.0], [1.0]], dtype=torch.bfloat16)).tolist() == [258.0]
+    assert rank_sum_torch(torch.tensor([[256.0], [1.0], [1.0]], dtype=torch.bfloat16)).tolist() == [258.0]

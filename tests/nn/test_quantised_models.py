@@ -103,7 +103,7 @@ class Watched(DummySource):
         return super().read(name, device, dtype)
 
 
-@pytest.mark.parametrize("name", ["int8", "int4-g64", "fp8"])
+@pytest.mark.parametrize("name", ["int4-g64", *(pytest.param(name, marks=pytest.mark.slow) for name in ("int8", "fp8"))])
 def test_the_whole_model_is_never_there_in_sixteen_bits(tmp_path: Path, name: str) -> None:
     folder = tiny_model(tmp_path, "llama", num_hidden_layers=24, hidden_size=64, intermediate_size=256, vocab_size=40)
     spec = describe(str(folder), config_only=True).spec

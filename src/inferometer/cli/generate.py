@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     prompts = arguments.prompt or [_standard_input()]
     with _open(arguments) as llm:
         encode = _encoder(llm, arguments)
-        tokens = llm.stream([encode(prompt) for prompt in prompts], params)  # type: ignore[arg-type]  # all texts, or all token ids
+        tokens = llm.stream([encode(prompt) for prompt in prompts], params)
         if arguments.json:
             completions = {token.prompt: token.completion for token in tokens if token.completion is not None}
             answer = [_answer(prompt, completions[place]) for place, prompt in enumerate(prompts)]

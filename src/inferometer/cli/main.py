@@ -14,7 +14,7 @@ from typing import Any, NoReturn, Protocol, cast
 
 from inferometer import __version__
 from inferometer.engine.parallel.torchrun import Torchrun
-from inferometer.errors import PointlessWarning, UserError
+from inferometer.errors import PointlessWarning, RunError, UserError
 
 # Each is a module of this package with `configure(parser)` and `run(arguments) -> exit code`.
 COMMANDS = {
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except UserError as error:
-        return _end(USAGE, f"error: {error}")
+        return _end(FAILED if isinstance(error, RunError) else USAGE, f"error: {error}")
     except ImportError as error:
         package = (error.name or "").partition(".")[0]
         if package not in _EXTRAS:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from inferometer.engine.device_clock import median_seconds
 from inferometer.engine.graph import Graph
 from inferometer.kernels.token_rows import Places
 from inferometer.model.spec import LearnedPositions
@@ -96,15 +95,6 @@ def layers_to_time(model: Transformer, cache_bytes: int) -> int:
 def duration(run: Callable[[], None], device: torch.device) -> float:
     """Seconds of what is recorded as a graph: the median of a few times."""
     run()  # compiled before it is recorded
-    event: Any = torch.cuda.Event
     graph = Graph(run, device, torch.cuda.graph_pool_handle())
     graph()
-    times: list[float] = []
-    for _ in range(REPEATS):
-        start, end = event(enable_timing=True), event(enable_timing=True)
-        start.record()
-        graph()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) / 1e3)
-    return statistics.median(times)
+    return median_seconds(graph, device, repeats=REPEATS)

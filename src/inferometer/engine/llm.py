@@ -7,8 +7,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from functools import cached_property, partial
-from math import inf
-from numbers import Real
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
@@ -105,10 +103,7 @@ class LLM:
     ) -> None:
         # What other ranks make theirs of. Text is rank 0's alone.
         settings = {name: value for name, value in locals().items() if name not in ("self", "tensor_parallel", "tokenizer")}
-        if gpu_memory is not None and not (_is_number(gpu_memory) and 0 < gpu_memory < inf):
-            raise UserError(f"gpu_memory must be a number of GiB above 0, not {gpu_memory!r}")
-        if not (_is_number(memory_fraction) and 0 < memory_fraction <= 1):
-            raise UserError(f"memory_fraction must be a number above 0 and at most 1, not {memory_fraction!r}")
+        self._limits = DeviceLimits(gpu_memory, memory_fraction)
         if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < SEEDS:
             raise UserError(f"seed must be a whole number from 0 to 2^64 - 1, not {seed!r}")
         if not isinstance(deterministic, bool):
@@ -129,7 +124,6 @@ class LLM:
         described = describe(None if model is None else str(model), config_only=weights == "dummy", revision=revision)
         self.description = described if weights == "dummy" else with_weights(described, revision=revision)
         self.weight_format = resolve_quantize(quantize, read_quantisation(self.description.config, self.description.name))
-        self._gpu_memory, self._memory_fraction = gpu_memory, memory_fraction
         self._engine: Engine | None = None
         self._inboxes: dict[int, deque[Emission]] = {}  # of the requests that an iterator waits for: one an iterator
         self._hidden: torch.Tensor | None = None
@@ -167,7 +161,6 @@ class LLM:
 
     def _load(self, weights: Literal["auto", "dummy"], dtype: str, numerics: Numerics, narrow: torch.dtype | None, seed: int) -> None:
         """This rank's part of the weights."""
-        limits = DeviceLimits(self._gpu_memory, self._memory_fraction)
         part = load_part(
             self.description,
             self.weight_format,
@@ -176,7 +169,7 @@ class LLM:
             numerics,
             self.ranks,
             self._storage,
-            limits,
+            self._limits,
             weights=weights,
             seed=seed,
         )
@@ -216,7 +209,7 @@ class LLM:
 
     @property
     def _beside(self) -> RoomBeside:
-        return RoomBeside(self.model, self.kv_dtype, self._storage, DeviceLimits(self._gpu_memory, self._memory_fraction))
+        return RoomBeside(self.model, self.kv_dtype, self._storage, self._limits)
 
     def make_engine(self, *, pages: int, **settings: Any) -> Engine:
         """An engine over this model, on every rank, with such pages and other settings of `Engine`; the cache is in the model's `kv_dtype`.
@@ -289,7 +282,7 @@ class LLM:
 
     def check(self, prompt: str | Sequence[int], params: SamplingParams) -> list[int]:
         """The token ids of a prompt that could run. Raises UserError for one that could not, before any runs."""
-        (request,) = self._checked([prompt], params)  # type: ignore[arg-type]  # a list of one of the two
+        (request,) = self._checked([prompt], params)
         return list(request.prompt_token_ids)
 
     def stream(
@@ -459,7 +452,3 @@ def _log_probabilities(llm: LLM, start: int, stop: int) -> torch.Tensor:
     if llm._hidden is None:
         raise RuntimeError("no text has been read whose next tokens could be likely")
     return torch.log_softmax(llm.model.logits(llm._hidden[start:stop]).float(), -1)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)

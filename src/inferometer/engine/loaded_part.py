@@ -12,7 +12,8 @@ from inferometer.engine.device import resolve_dtype
 from inferometer.engine.memory import check_weights
 from inferometer.engine.parallel.ranks import Ranks
 from inferometer.engine.residency.load import load_streamed
-from inferometer.engine.residency.storage import DeviceRoom, Storage
+from inferometer.engine.residency.storage import DeviceRoom, Storage, positive
+from inferometer.errors import UserError
 from inferometer.model.description import ModelDescription
 from inferometer.model.families import family
 from inferometer.model.formats import WeightFormat
@@ -28,10 +29,19 @@ from inferometer.nn.transformer import Transformer
 
 @dataclass(frozen=True, slots=True)
 class DeviceLimits:
-    """gpu_memory: GiB that all may take together on the GPU, None for `fraction` of the device."""
+    """gpu_memory: GiB that all may take together on the GPU, None for `fraction` of the device.
+
+    Raises UserError, by the names that `LLM` has for them, for what is no such number.
+    """
 
     gpu_memory: float | None
     fraction: float
+
+    def __post_init__(self) -> None:
+        if self.gpu_memory is not None and not positive(self.gpu_memory):
+            raise UserError(f"gpu_memory must be a number of GiB above 0, not {self.gpu_memory!r}")
+        if not (positive(self.fraction) and self.fraction <= 1):
+            raise UserError(f"memory_fraction must be a number above 0 and at most 1, not {self.fraction!r}")
 
 
 @dataclass(frozen=True, slots=True)

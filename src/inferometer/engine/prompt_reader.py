@@ -12,7 +12,8 @@ from inferometer.schedule.request import Request, request_seed
 from inferometer.schedule.sampling import SamplingParams
 from inferometer.text.tokenizer import Tokenizer
 
-Prompts = str | Sequence[str] | Sequence[Sequence[int]]
+Prompts = str | Sequence[str | Sequence[int]]
+"""A text, or texts and lists of token ids."""
 
 
 class PromptReader:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
+from inferometer.engine.device_clock import median_seconds
 from inferometer.engine.sweep_graphs import FEW_TOKENS
 from inferometer.nn.linear import Linear
 from inferometer.nn.transformer import Transformer
@@ -61,14 +61,10 @@ class LayerClock:
         maps = [module for layer in self._model.layers[:LAYERS] for module in layer.modules() if isinstance(module, Linear)]
         device, dtype = self._model.device, self._model.dtype
         inputs = {map_.weight.shape[1]: torch.randn(rows, map_.weight.shape[1], device=device, dtype=dtype) for map_ in maps}
-        event: Any = torch.cuda.Event
-        first, last = event(enable_timing=True), event(enable_timing=True)
-        for repeat in range(REPEATS + 1):
-            if repeat == 1:
-                first.record()
+
+        def run() -> None:
             for map_ in maps:
                 map_(inputs[map_.weight.shape[1]])
-        last.record()
-        last.synchronize()
-        milliseconds: float = first.elapsed_time(last)
-        return milliseconds / 1e3 / REPEATS / min(LAYERS, len(self._model.layers))
+
+        run()  # compiled, and its memory taken
+        return median_seconds(run, device, repeats=REPEATS) / min(LAYERS, len(self._model.layers))

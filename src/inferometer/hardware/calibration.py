@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -15,6 +12,7 @@ from typing import Any, get_args
 
 from inferometer.errors import UserError
 from inferometer.hardware.device import Dtype
+from inferometer.model.json_file import replace_json
 from inferometer.model.store import cache_dir
 
 SCHEMA_VERSION = 1
@@ -161,20 +159,9 @@ def save_calibration(calibration: Calibration, fingerprint: str, folder: Path | 
         "fingerprint": fingerprint,
         "devices": {name: item.to_json() for name, item in devices.items()},
     }
-    temporary: str | None = None
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=folder, suffix=".part", delete=False) as file:
-            temporary = file.name
-            json.dump(document, file, indent=1)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        replace_json(path, document)
     except OSError as error:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
         raise UserError(
             f"{folder}: the calibration cannot be stored ({error.strerror}); set INFEROMETER_HOME to a writable folder"
         ) from error

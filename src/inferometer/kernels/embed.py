@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from inferometer.kernels.norm import ELEMENTS, WIDEST, NormWeights
+from inferometer.kernels.norm import ELEMENTS, WIDEST, NormWeights, standardised
 from inferometer.kernels.support import constexpr, early, kernel, power_of_two, tl, usable, wait_for_inputs
 
 
@@ -169,10 +169,7 @@ def _embed(
     if kinded:
         x = (x.to(tl.float32) + tl.load(kind + i, mask=real, other=0).to(tl.float32)).to(x.dtype)
     if normed is not None:
-        value = x.to(tl.float32)
-        if normed == "layer":
-            value = tl.where(real, value - tl.sum(value, 0) / hidden, 0.0)
-        value = value * tl.rsqrt(tl.sum(value * value, 0) / hidden + epsilon)
+        value = standardised(x.to(tl.float32), real, hidden, epsilon, normed == "layer")
         if weighted:
             value = value * tl.load(factor + i, mask=real, other=0).to(tl.float32)
         if biased:

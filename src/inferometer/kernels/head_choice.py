@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from inferometer.kernels.norm import NormWeights
-from inferometer.kernels.peaks import joined, merged
+from inferometer.kernels.peaks import put_choice, row_peak
 from inferometer.kernels.skinny import skinny_peaks, standard
 from inferometer.kernels.skinny_launch import MOST_ROWS, Tiling
 from inferometer.kernels.support import constexpr, early, kernel, power_of_two, tl, usable, wait_for_inputs
@@ -66,24 +66,8 @@ def _join(
     tops: Any, ids: Any, sums: Any, token_ids: Any, logprobs: Any, seats: Any, newest: Any, parts: Any, seated: constexpr,
     block: constexpr, early: constexpr,
 ) -> None:  # fmt: skip
-    """One row, from the peaks of its parts. Of equal ones a lane keeps the first that it sees, which is that of the lowest output."""
+    """One row, from the peaks of its parts."""
     wait_for_inputs(early)
     row = tl.program_id(0)
-    lane = tl.arange(0, block)
-    best = tl.full([block], float("-inf"), tl.float32)
-    first = tl.zeros([block], tl.int32)
-    total = tl.zeros([block], tl.float32)
-    for start in range(0, parts, block):
-        real = start + lane < parts
-        at = row * parts + start + lane
-        top = tl.load(tops + at, mask=real, other=float("-inf"))
-        own = tl.load(ids + at, mask=real, other=0)
-        sum_here = tl.load(sums + at, mask=real, other=0)
-        best, first, total = merged(best, first, total, top, own, sum_here)
-    highest, place, mass = joined(best, first, total)
-    token = place.to(tl.int64)
-    logprob = -tl.log(tl.maximum(mass, 1.0).to(tl.float64)).to(tl.float32)
-    tl.store(token_ids + row, token)
-    tl.store(logprobs + row, tl.where(highest > float("-inf"), logprob, float("-inf")))
-    if seated:
-        tl.store(newest + tl.load(seats + row), token)
+    highest, place, mass = row_peak(tops, ids, sums, row, parts, block)
+    put_choice(token_ids, logprobs, seats, newest, row, highest, place, mass, seated)

@@ -80,6 +80,14 @@ def norm_triton(
 
 
 @kernel()
+def standardised(value: Any, real: Any, size: constexpr, epsilon: Any, centred: constexpr) -> Any:
+    """A row of float32 whose `size` elements are real and whose others are 0, over its root mean square; centred before, if asked."""
+    if centred:
+        value = tl.where(real, value - tl.sum(value, 0) / size, 0.0)
+    return value * tl.rsqrt(tl.sum(value * value, 0) / size + epsilon)
+
+
+@kernel()
 def _norm(
     x: Any, delta: Any, weight: Any, bias: Any, out: Any, epsilon: Any, hidden: constexpr, width: constexpr, centred: constexpr,
     added: constexpr, weighted: constexpr, biased: constexpr, early: constexpr,
@@ -101,9 +109,7 @@ def _norm(
         total = (value + step).to(x.dtype.element_ty)
         tl.store(x + at, total, mask=real)
         value = total.to(tl.float32)
-    if centred:
-        value = tl.where(real, value - tl.sum(value, 0) / hidden, 0.0)
-    value = value * tl.rsqrt(tl.sum(value * value, 0) / hidden + epsilon)
+    value = standardised(value, real, hidden, epsilon, centred)
     if weighted:
         value = value * factor
     if biased:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from inferometer.kernels.norm import ELEMENTS, WIDEST, NormWeights
+from inferometer.kernels.norm import ELEMENTS, WIDEST, NormWeights, standardised
 from inferometer.kernels.rank_sum import rank_sum_norm_torch, rank_sum_torch
 from inferometer.kernels.support import constexpr, kernel, power_of_two, tl, usable
 
@@ -102,10 +102,7 @@ def _part_sum(
     else:
         stream = (before + value.to(tl.float32)).to(dtype)
         tl.store(residual + at, stream, mask=real)
-        value = stream.to(tl.float32)
-        if normed == "layer":
-            value = tl.where(real, value - tl.sum(value, 0) / row, 0.0)
-        value = value * tl.rsqrt(tl.sum(value * value, 0) / row + epsilon)
+        value = standardised(stream.to(tl.float32), real, row, epsilon, normed == "layer")
         if weighted:
             value = value * factor
         if biased:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from inferometer.kernels.support import kernel, tl
+from inferometer.kernels.support import constexpr, kernel, tl
 from inferometer.kernels.token_choice import finite, score_of
 
 
@@ -47,6 +47,37 @@ def merged(best: Any, first: Any, total: Any, top: Any, own: Any, mass: Any) -> 
     higher = finite(tl.maximum(best, top))
     total = total * tl.exp(best - higher) + mass * tl.exp(top - higher)
     return tl.maximum(best, top), first, total
+
+
+@kernel()
+def row_peak(tops: Any, ids: Any, sums: Any, row: Any, parts: Any, block: constexpr) -> Any:
+    """The peak of a row, from those of its parts, `block` of which are looked at together. Of equal ones a lane keeps the first that it
+    sees, which is that of the lowest output."""
+    lane = tl.arange(0, block)
+    best = tl.full([block], float("-inf"), tl.float32)
+    first = tl.zeros([block], tl.int32)
+    total = tl.zeros([block], tl.float32)
+    for start in range(0, parts, block):
+        real = start + lane < parts
+        at = row * parts + start + lane
+        top = tl.load(tops + at, mask=real, other=float("-inf"))
+        own = tl.load(ids + at, mask=real, other=0)
+        mass = tl.load(sums + at, mask=real, other=0)
+        best, first, total = merged(best, first, total, top, own, mass)
+    return joined(best, first, total)
+
+
+@kernel()
+def put_choice(
+    token_ids: Any, logprobs: Any, seats: Any, newest: Any, row: Any, highest: Any, place: Any, total: Any, seated: constexpr
+) -> None:
+    """Writes a row's token and its log-probability, from the peak of all tokens."""
+    token = place.to(tl.int64)
+    logprob = -tl.log(tl.maximum(total, 1.0).to(tl.float64)).to(tl.float32)
+    tl.store(token_ids + row, token)
+    tl.store(logprobs + row, tl.where(highest > float("-inf"), logprob, float("-inf")))
+    if seated:
+        tl.store(newest + tl.load(seats + row), token)
 
 
 @kernel()

@@ -43,7 +43,7 @@ def words_possible(weight: QuantWeight) -> bool:
 def quant_candidates(rows: int, weight: QuantWeight) -> tuple[Tiling, ...]:
     """What the tables say for so many rows; none where rows of the weight are no whole words, or its groups begin within 32 inputs. The
     first serves unless measuring says otherwise."""
-    if not words_possible(weight) or (weight.group is not None and weight.group % 32):
+    if not words_possible(weight) or (weight.group is not None and weight.group % 32 and weight.group < weight.inputs):
         return ()
     padded = power_of_two(rows)
     launches = list(_wholes(padded, weight)) if padded in WHOLE else []

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from inferometer.kernels.norm import NormWeights
-from inferometer.kernels.peaks import Peaks, joined, merged, peak
+from inferometer.kernels.peaks import Peaks, joined, peak, put_choice, row_peak
 from inferometer.kernels.skinny import skinny_peaks
 from inferometer.kernels.skinny_launch import Tiling
 from inferometer.kernels.support import constexpr, early, kernel, power_of_two, tl, usable, wait_for_inputs
@@ -148,18 +148,7 @@ def _narrow(tops: Any, ids: Any, sums: Any, real: Any, whole: Any, parts: Any, f
     """One row, from the peaks of its parts. real, whole: the result as numbers of either type."""
     wait_for_inputs(early)
     row = tl.program_id(0)
-    lane = tl.arange(0, block)
-    best = tl.full([block], float("-inf"), tl.float32)
-    place = tl.zeros([block], tl.int32)
-    total = tl.zeros([block], tl.float32)
-    for start in range(0, parts, block):
-        held = start + lane < parts
-        at = row * parts + start + lane
-        top = tl.load(tops + at, mask=held, other=float("-inf"))
-        own = tl.load(ids + at, mask=held, other=0)
-        mass = tl.load(sums + at, mask=held, other=0)
-        best, place, total = merged(best, place, total, top, own, mass)
-    highest, chosen, mass = joined(best, place, total)
+    highest, chosen, mass = row_peak(tops, ids, sums, row, parts, block)
     tl.store(real + row * 3, highest)
     tl.store(whole + row * 3 + 1, chosen + first)
     tl.store(real + row * 3 + 2, mass)
@@ -180,9 +169,4 @@ def _among(
     own = tl.load(whole + at + 1, mask=held, other=2147483647)
     mass = tl.load(real + at + 2, mask=held, other=0)
     highest, place, total = joined(top, own, mass)
-    token = place.to(tl.int64)
-    logprob = -tl.log(tl.maximum(total, 1.0).to(tl.float64)).to(tl.float32)
-    tl.store(token_ids + row, token)
-    tl.store(logprobs + row, tl.where(highest > float("-inf"), logprob, float("-inf")))
-    if seated:
-        tl.store(newest + tl.load(seats + row), token)
+    put_choice(token_ids, logprobs, seats, newest, row, highest, place, total, seated)

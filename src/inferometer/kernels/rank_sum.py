@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from inferometer.kernels.mailbox import WORD_BYTES, Mailbox, collect, numbers, post, warps, width
-from inferometer.kernels.norm import NormWeights, norm_torch
+from inferometer.kernels.norm import NormWeights, norm_torch, standardised
 from inferometer.kernels.support import capability, constexpr, kernel, power_of_two, tl
 
 CHUNK_WORDS = 1024
@@ -18,8 +19,8 @@ WIDEST_WORDS = 4096
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
-def rank_sum_torch(parts: list[Tensor]) -> Tensor:
-    """The reference: float32 sums in the order of the ranks, rounded once to the type of the parts."""
+def rank_sum_torch(parts: Sequence[Tensor] | Tensor) -> Tensor:
+    """The reference: float32 sums in the order of the ranks, rounded once to the type of the parts, (ranks, ...) or one for each."""
     total = parts[0].float()
     for part in parts[1:]:
         total = total + part.float()
@@ -138,11 +139,7 @@ def _rank_sum(
         else:
             stream = (before + value.to(tl.float32)).to(dtype)
             tl.store(residual + at, stream, mask=filled)
-            value = stream.to(tl.float32)
-            hidden: tl.constexpr = words * each
-            if normed == "layer":
-                value = tl.where(inside, value - tl.sum(value, 0) / hidden, 0.0)
-            value = value * tl.rsqrt(tl.sum(value * value, 0) / hidden + epsilon)
+            value = standardised(stream.to(tl.float32), inside, words * each, epsilon, normed == "layer")
             if weighted:
                 value = value * factor
             if biased:

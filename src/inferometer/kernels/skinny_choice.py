@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -18,6 +15,7 @@ from torch import Tensor
 
 from inferometer.kernels.skinny_launch import MOST_ROWS, Tiling, tiling
 from inferometer.kernels.support import capability, power_of_two, usable
+from inferometer.model.json_file import replace_json
 from inferometer.model.store import cache_dir
 
 SCHEMA_VERSION: Final = 3
@@ -91,18 +89,9 @@ def save_choices(path: Path, choices: Mapping[Shape, Tiling | None]) -> bool:
         "schema_version": SCHEMA_VERSION,
         "choices": [{"shape": asdict(shape), "launch": None if launch is None else asdict(launch)} for shape, launch in merged.items()],
     }
-    temporary: str | None = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, suffix=".part", delete=False) as file:
-            temporary = file.name
-            json.dump(document, file, indent=1)
-            file.write("\n")
-        os.replace(temporary, path)
+        replace_json(path, document)
     except OSError:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
         return False
     return True
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from inferometer.kernels.finish import finish
+from inferometer.kernels.norm import standardised
 from inferometer.kernels.peaks import joined, merged
 from inferometer.kernels.support import constexpr, kernel, tl
 from inferometer.kernels.token_choice import score_of
@@ -87,10 +88,7 @@ def whole_row(
     """A row, normed if asked and rounded as the norm's own launch would."""
     row = tl.load(x + k, mask=real, other=0)
     if normed is not None:
-        value = row.to(tl.float32)
-        if normed == "layer":
-            value = tl.where(real, value - tl.sum(value, 0) / inputs, 0.0)
-        value = value * tl.rsqrt(tl.sum(value * value, 0) / inputs + epsilon)
+        value = standardised(row.to(tl.float32), real, inputs, epsilon, normed == "layer")
         row = (value * factor + shift).to(row.dtype)
     return row
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
-import torch
 from torch import Tensor
 
 from inferometer.kernels.norm import NormWeights
@@ -118,11 +117,3 @@ def side_by_side(parts: Tensor, out: Tensor | None = None) -> Tensor:
     if rest:
         out[:, whole * columns :] = parts[whole, :, :rest]
     return out
-
-
-def summed(parts: Tensor) -> Tensor:
-    """parts (ranks, ...) as `Collective.all_reduce` adds them up."""
-    total = parts[0].to(torch.float32)
-    for part in parts[1:]:
-        total = total + part
-    return total.to(parts.dtype)

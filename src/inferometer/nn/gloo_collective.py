@@ -11,7 +11,8 @@ import torch.distributed
 from torch import Tensor
 
 from inferometer.kernels.norm import NormWeights
-from inferometer.nn.collective import side_by_side, summed
+from inferometer.kernels.rank_sum import rank_sum_torch
+from inferometer.nn.collective import side_by_side
 
 T = TypeVar("T")
 
@@ -36,13 +37,13 @@ class GlooCollective:
 
     def all_reduce(self, x: Tensor) -> Tensor:
         if x.numel() < LARGE or self.size == 2:
-            return summed(self._gathered(x).to(x.device))
+            return rank_sum_torch(self._gathered(x).to(x.device))
         # Every rank gets its own piece of everybody's numbers, padded so that the pieces are equal.
         piece = -(-x.numel() // self.size)
         numbers = torch.nn.functional.pad(x.flatten(), (0, piece * self.size - x.numel())).cpu()
         received = torch.empty_like(numbers)
         torch.distributed.all_to_all_single(_bytes(received), _bytes(numbers), group=self._group)
-        total = self._gathered(summed(received.view(self.size, piece)))
+        total = self._gathered(rank_sum_torch(received.view(self.size, piece)))
         return total.flatten()[: x.numel()].view(x.shape).to(x.device)
 
     def all_reduce_norm(self, x: Tensor, residual: Tensor, norm: NormWeights) -> Tensor:

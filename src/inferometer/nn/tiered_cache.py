@@ -68,7 +68,7 @@ class TieredCache(PagedCache):
 
     def close(self) -> None:
         """Lets go of the host's memory. No copy may be under way."""
-        self.host_keys, self.host_values = self.host_keys[:0], self.host_values[:0]
+        self.host_keys, self.host_values = self.host_keys[:0].clone(), self.host_values[:0].clone()
         self._buffer.close()
 
     def layer(self, layer: int) -> tuple[Tensor, Tensor]:

@@ -173,6 +173,7 @@ def test_a_budget_that_is_spent_leaves_the_rest_for_later(shell: Shell) -> None:
     assert (code, [record["status"] for record in records]) == (0, ["ok", "ok"])
 
 
+@pytest.mark.slow
 def test_the_edge_of_the_batch(shell: Shell) -> None:
     study = shell.study("odd", batches="[5]")
     code, records, said = shell.run(study, "--gpu-memory", "1.9", "--find-edge")

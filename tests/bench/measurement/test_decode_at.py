@@ -37,7 +37,7 @@ def run(model: Path, **changes: Any) -> list[Record]:
 
 
 @pytest.mark.parametrize(
-    "family", ["llama", "bloom", *(pytest.param(name, marks=pytest.mark.slow) for name in ("opt", "gpt2", "gpt_bigcode"))]
+    "family", ["llama", *(pytest.param(name, marks=pytest.mark.slow) for name in ("bloom", "opt", "gpt2", "gpt_bigcode"))]
 )
 def test_steps_alone_at_every_context(tmp_path: Path, family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HFCompileBackend, "compiler", "eager")

@@ -32,7 +32,7 @@ def run_job(llm: LLM, prompts: PromptFile, results: ResultFile, encode: Encode, 
     """Runs all prompts that have no result yet, and writes each result as its prompt ends.
 
     told: hears how many more have ended. All prompts are checked before any runs. Raises UserError that names the line of one that cannot
-    run, or where results cannot be written.
+    run, RunError where results cannot be written.
 
     A prompt that draws its tokens and names no seed has one of its own, made of the model's and its index: what it gets does not depend on
     when the job was interrupted.

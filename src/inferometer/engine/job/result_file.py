@@ -7,12 +7,12 @@ import json
 import os
 import stat
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from inferometer.errors import UserError
+from inferometer.errors import RunError, UserError
 
 SYNC_S = 0.25
 """Seconds between two waits for the disk: a killed process loses nothing that it wrote, and a machine that fails at most so much."""
@@ -58,7 +58,7 @@ class ResultFile:
     def append(self, index: int, result: dict[str, Any]) -> None:
         """Writes the result of a prompt that has none, whole or not at all; `result` says more than its index.
 
-        Raises UserError where it cannot be written, as when the disk is full.
+        Raises RunError where it cannot be written, as when the disk is full.
         """
         line = json.dumps({"index": index, **result, "job": self._job}, ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n"
         rest = memoryview(line.encode())
@@ -72,25 +72,26 @@ class ResultFile:
         except OSError as error:
             with suppress(OSError):
                 os.ftruncate(self._file, self._size)
-            raise UserError(
-                f"--output {self.path}: {error.strerror} after {len(self.done)} of {self._count} results; make room there and run the same "
-                "command again: it goes on where it stopped"
-            ) from None
+            raise self._failed(error) from None
 
     def close(self) -> None:
-        """Waits for the disk and lets others write."""
+        """Waits for the disk and lets others write. Raises RunError where the disk does not take what it was given."""
         if self._file < 0:
             return
-        with suppress(OSError):  # what `append` could not write, it has complained of
+        try:
             self._sync()
-        os.close(self._file)
-        self._file = -1
+        except OSError as error:
+            raise self._failed(error) from None
+        finally:
+            os.close(self._file)
+            self._file = -1
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
+        with suppress(RunError) if error is not None else nullcontext():  # what ended the job is told, not what came of it
+            self.close()
 
     def _sync(self) -> None:
         os.fsync(self._file)
@@ -144,6 +145,12 @@ class ResultFile:
 
     def _foreign(self, number: int) -> UserError:
         return UserError(f"--output {self.path}, line {number}: is no result of this job; name another file")
+
+    def _failed(self, error: OSError) -> RunError:
+        return RunError(
+            f"--output {self.path}: {error.strerror} after {len(self.done)} of {self._count} results; make room there and run the same "
+            "command again: it goes on where it stopped"
+        )
 
     def _unwritable(self, error: OSError) -> UserError:
         return UserError(f"--output {self.path}: {error.strerror}; name a file in a folder that you may write to")

@@ -18,8 +18,8 @@ from inferometer.engine.parallel.sum_choice import Choice, Way, way_for
 from inferometer.kernels.mailbox import Mailbox
 from inferometer.kernels.norm import NormWeights
 from inferometer.kernels.rank_gather import gathers, rank_gather
-from inferometer.kernels.rank_sum import rank_sum, rank_sum_norm, sums, sums_rows
-from inferometer.nn.collective import Collective, side_by_side, summed
+from inferometer.kernels.rank_sum import rank_sum, rank_sum_norm, rank_sum_torch, sums, sums_rows
+from inferometer.nn.collective import Collective, side_by_side
 
 T = TypeVar("T")
 
@@ -134,7 +134,7 @@ class GpuCollective:
             return rank_sum(x, self._box)
         if way == "copies" and self._copies is not None:
             return self._copies.sum(x)
-        return x.copy_(summed(self._nccl.parts(x))) if self._invariant else self._nccl.sum(x)
+        return x.copy_(rank_sum_torch(self._nccl.parts(x))) if self._invariant else self._nccl.sum(x)
 
     def disconnect(self) -> None:
         """Closes what NCCL holds, until it is needed again."""

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
@@ -14,6 +11,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 import torch
 
 from inferometer.kernels.support import power_of_two
+from inferometer.model.json_file import replace_json
 from inferometer.model.store import cache_dir
 
 SCHEMA_VERSION: Final = 1
@@ -75,17 +73,8 @@ def load_choice(path: Path) -> Choice:
 def save_choice(path: Path, choice: Choice) -> bool:
     """Replaces the file in one step. Returns whether that was possible: if not, the next start measures again."""
     document = {"schema_version": SCHEMA_VERSION, "ways": {str(size): way for size, way in choice.items()}}
-    temporary: str | None = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, suffix=".part", delete=False) as file:
-            temporary = file.name
-            json.dump(document, file, indent=1)
-            file.write("\n")
-        os.replace(temporary, path)
+        replace_json(path, document)
     except OSError:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
         return False
     return True

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import torch
 
+from inferometer.engine.device_clock import median_seconds
 from inferometer.engine.graph import Graph
 from inferometer.engine.parallel.gpu_collective import GpuCollective
 from inferometer.engine.parallel.sum_choice import SIZES, WAYS, Way, best, choice_path, load_choice, save_choice
@@ -61,16 +61,9 @@ def times_s(collective: GpuCollective, nbytes: int, ways: Sequence[Way] = WAYS) 
 
 def _seconds(run: Callable[[], object], collective: GpuCollective) -> float:
     """Of one of the calls."""
-    event: Any = torch.cuda.Event
-    times: list[float] = []
-    for _ in range(REPEATS):
+
+    def together() -> None:
         torch.cuda.synchronize(collective.device)
-        collective.minimum(0)  # all begin together
-        start, end = event(enable_timing=True), event(enable_timing=True)
-        start.record()
-        run()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) / 1e3 / CALLS)
-    found: float = statistics.median(times)
-    return found
+        collective.minimum(0)
+
+    return median_seconds(run, collective.device, repeats=REPEATS, before=together) / CALLS

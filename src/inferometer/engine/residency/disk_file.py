@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from inferometer.errors import UserError
+from inferometer.errors import RunError, UserError
 
 BLOCK_BYTES: Final = 4096
 """To which offsets, sizes and addresses of direct reads are aligned: the largest block of disks in use."""
@@ -23,6 +23,10 @@ _PREFIX, _SUFFIX = "inferometer-weights-", ".bin"
 
 class DiskError(UserError):
     """A file of weights that cannot be made, written or read to its end."""
+
+
+class DiskFaultError(DiskError, RunError):
+    """One that was made, and then failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +84,12 @@ class DiskFile:
 
     def write(self, data: memoryview, offset: int) -> None:
         """All of `data`, at `offset`."""
-        with self._told("cannot be written"):
+        with self._told("cannot be written", DiskFaultError):
             self._all(lambda part, place: os.pwrite(self._lock, part, place), data, offset)
 
     def read(self, into: memoryview, offset: int) -> None:
         """Fills `into`; its address and size and the offset are whole blocks."""
-        with self._told("cannot be read"):
+        with self._told("cannot be read", DiskFaultError):
             if os.fstat(self._lock).st_nlink == 0:
                 raise OSError(errno.ENOENT, "somebody has removed it")
             if self._direct is not None:
@@ -115,7 +119,7 @@ class DiskFile:
             done += moved
 
     @contextmanager
-    def _told(self, what: str) -> Iterator[None]:
+    def _told(self, what: str, kind: type[DiskError] = DiskError) -> Iterator[None]:
         """Makes one line of the system's errors."""
         try:
             yield
@@ -125,7 +129,7 @@ class DiskFile:
                 reason, remedy = f"the disk is full ({reason})", "free space there, or raise --host-memory"
             else:
                 remedy = "give another folder with --disk"
-            raise DiskError(f"--disk {self.folder}: {place} {what}: {reason}; {remedy}") from None
+            raise kind(f"--disk {self.folder}: {place} {what}: {reason}; {remedy}") from None
 
 
 def remove_abandoned(folder: Path) -> None:

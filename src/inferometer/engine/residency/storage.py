@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ class Storage:
         for option, value in (("--host-memory", host_memory), ("--disk", disk)):
             if value is not None and offload is None and percent is None:
                 raise UserError(f"{option} goes with --offload or --percent: without them nothing leaves the device")
-        if host_memory is not None and not _positive(host_memory):
+        if host_memory is not None and not positive(host_memory):
             raise UserError(f"--host-memory must be a number of GiB above 0, not {host_memory!r}")
         if disk is not None and not asked.weights:
             raise UserError("--disk holds weights, and all of them stay on the device; add --offload weights, or leave out --disk")
@@ -120,5 +121,7 @@ def _too_large(offload: Offload, layer_bytes: Sequence[int], beside: int, placem
     return f"{words}; stream at least {share:g} of them (--offload weights:{share:g})"
 
 
-def _positive(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < inf
+def positive(value: Any) -> bool:
+    """Whether it is a number above 0, and a finite one."""
+    number: bool = isinstance(value, Real) and not isinstance(value, bool)
+    return number and bool(0 < value < inf)
