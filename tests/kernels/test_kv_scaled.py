@@ -221,5 +221,6 @@ def test_gpu_reads_what_is_stored(pages: Any, dtype: torch.dtype, heads: int, kv
     query = torch.randn(1052, heads, size, device="cuda").bfloat16()
     common = query, held.keys, held.values, pages.table, pages.seats, starts, pages.contexts
     got = ragged_prefill_triton(*common, page_size=PAGE, scale=0.2, longest_query=1000, scales=held.scales)
-    want = ragged_prefill_torch(*common, page_size=PAGE, scale=0.2, scales=held.scales)
-    torch.testing.assert_close(got, want, atol=2e-2, rtol=2e-2)
+    # In bfloat16 the reference would round scale * number, which for int8 moves a score by more than the kernel does.
+    want = ragged_prefill_torch(query.float(), *common[1:], page_size=PAGE, scale=0.2, scales=held.scales)
+    torch.testing.assert_close(got.float(), want, atol=1e-2, rtol=1e-2)
