@@ -109,7 +109,7 @@ def measure(part: str, profiled: bool) -> Iterator[dict[str, Any]]:
     """The records of a part."""
     name = FORMATS.get(part)  # none for kv
     llm = LLM(MODEL, weights="dummy", dtype="bfloat16", device="cuda", quantize=name)
-    tune(llm.model, (1, 16), seconds=40)
+    tune(llm.model, (1, 16), seconds=60)
     about = {"part": part, "model": MODEL, "device_name": torch.cuda.get_device_name(), "environment": environment(torch.device("cuda", 0))}
     if part == "kv":
         for kv, dtype in (("bf16", None), ("fp8", torch.float8_e4m3fn)):
@@ -213,7 +213,7 @@ def weights_for(part: str, outputs: int, inputs: int) -> list[QuantWeight]:
 def describe(launch: Tiling | None) -> str:
     if launch is None:
         return "many"
-    kind = "whole" if launch.whole else "few"
+    kind = "whole" if launch.whole else "bytes" if launch.in_bytes else "few"
     return f"{kind} {launch.outputs} x {launch.block}, {launch.warps} warps, {launch.stages} stages, {launch.programs} programs"
 
 

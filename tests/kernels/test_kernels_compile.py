@@ -27,6 +27,7 @@ from inferometer.kernels import (
     norm,
     paged_decode,
     part_sum,
+    quant_launch,
     quant_linear,
     quant_widened,
     ragged_prefill,
@@ -41,7 +42,7 @@ from inferometer.kernels import (
 )
 from inferometer.kernels.mailbox import Mailbox
 from inferometer.kernels.quant_launch import quant_candidates
-from inferometer.kernels.skinny_launch import candidates
+from inferometer.kernels.skinny_launch import Tiling, candidates
 from inferometer.kernels.support import Kernel
 from inferometer.kernels.token_filters import Filters
 from inferometer.kernels.token_rows import Bounds, Drawing, Places
@@ -379,6 +380,21 @@ def test_sums_over_ranks_are_written_and_watched_past_all_caches(card: Card) -> 
     assert sum("st.relaxed.sys.global.b64" in line for line in behind) == 4  # two words a thread, to two ranks
     assert sum("ld.volatile.global.b64" in line for line in behind) == 8  # two words from two ranks, and again
     assert "STACK:0" in resources(card.built[0].asm["cubin"])
+
+
+@pytest.mark.parametrize("card", [90], indirect=True)
+@pytest.mark.parametrize(("name", "types"), [("int8", "s32.s8.s8"), ("int4 g64", "s32.s8.s8"), ("fp8", "f32.e4m3.e4m3")])
+def test_bytes_are_multiplied_as_they_lie(card: Card, name: str, types: str) -> None:
+    """Every launch of the table, by Hopper's matrix instructions for bytes and no other, and nothing spilled."""
+    weight, x = drawn_weight(512, 1024, **FORMATS[name]), torch.zeros(16, 1024, dtype=torch.bfloat16)
+    for outputs, block, warps, stages, programs in quant_launch.BYTES:
+        launch = Tiling(outputs, block, warps, stages, programs, early=True, in_bytes=True)
+        quant_linear.quant_linear_triton(x, weight, x[0, :512], activation="relu", launch=launch)
+    card.check(kernels=len(quant_launch.BYTES))
+    for built in card.built:
+        assert set(re.findall(r"wgmma\.mma_async\S*k32\.(\S+)", built.asm["ptx"])) == {types}
+        assert "mma.sync.aligned.m16" not in built.asm["ptx"]
+        assert "STACK:0" in resources(built.asm["cubin"])
 
 
 @pytest.mark.parametrize("card", [90], indirect=True)

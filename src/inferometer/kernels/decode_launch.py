@@ -23,14 +23,14 @@ ALONE_NARROW: Table = (
     (
         (7, 5),
         (
-            (64, Tiles(block=128, warps=4, stages=3)),
-            (128, Tiles(block=64, warps=4, stages=3)),
-            (256, Tiles(block=32, warps=4, stages=3)),
-            (1024, Tiles(block=16, warps=4, stages=3)),
+            (64, Tiles(block=64, warps=4, stages=3)),
+            (128, Tiles(block=32, warps=4, stages=3)),
+            (512, Tiles(block=16, warps=4, stages=3)),
         ),
     ),
 )
-"""The same of keys in 8 bits. As many keys as a thread has room for their sums."""
+"""The same of keys in 8 bits. What is widened takes the room of as many keys again: 48 rows of 1,900 keys, heads of 128, took 0.192 ms
+of e4m3 (93 % of an H200's copy rate) and 0.246 of int8 with these, 0.227 and 0.312 with twice the keys."""
 GROUPED: Table = (
     (
         (8, 0),

@@ -110,7 +110,7 @@ def scaled_write_triton(
         (-(-tokens // window), kv_heads, 2), key, value, bytes_of(keys), bytes_of(values), scales.keys, scales.values, places,
         key.stride(0), key.stride(1), value.stride(0), value.stride(1), tokens, KV_LARGEST[keys.dtype], kv_heads=kv_heads,
         head_size=head_size, width=padded(head_size), page_size=page_size, slots=padded(page_size), window=window, whole=whole,
-        num_warps=4, **early(keys.device),
+        num_warps=1 if window == 1 else 4, **early(keys.device),
     )  # fmt: skip
 
 
@@ -139,16 +139,53 @@ def _write(
         before = tl.load(places + token - 1, mask=token > 0, other=-1)
         # Of neighbouring tokens of one page the first writes all.
         if (place >= 0) & ((before < 0) | (before // page_size != place // page_size)):
+            after = tl.load(places + token + 1, mask=token + 1 < tokens, other=-1)
+            alone = (after < 0) | (after // page_size != place // page_size)
             if tl.program_id(2) == 0:
-                write_page(
-                    key + head * key_head, key_token, keys, key_scales, places, token, tokens, place, head, largest, kv_heads, head_size,
-                    width, page_size, slots, whole,
-                )  # fmt: skip
-            else:
-                write_page(
-                    value + head * value_head, value_token, values, value_scales, places, token, tokens, place, head, largest, kv_heads,
+                write(
+                    key + head * key_head, key_token, keys, key_scales, places, token, tokens, place, alone, head, largest, kv_heads,
                     head_size, width, page_size, slots, whole,
                 )  # fmt: skip
+            else:
+                write(
+                    value + head * value_head, value_token, values, value_scales, places, token, tokens, place, alone, head, largest,
+                    kv_heads, head_size, width, page_size, slots, whole,
+                )  # fmt: skip
+
+
+@kernel()
+def write(
+    source: Any, source_token: Any, memory: Any, scales: Any, places: Any, token: Any, tokens: Any, place: Any, alone: Any, head: Any,
+    largest: Any, kv_heads: constexpr, head_size: constexpr, width: constexpr, page_size: constexpr, slots: constexpr, whole: constexpr,
+) -> None:  # fmt: skip
+    """A head of all that comes to the page of `place` in this sweep, from `token` on: that one alone, as where rows decode, or several."""
+    if alone:
+        write_one(source, source_token, memory, scales, token, place, head, largest, kv_heads, head_size, width, page_size, slots, whole)
+    else:
+        write_page(
+            source, source_token, memory, scales, places, token, tokens, place, head, largest, kv_heads, head_size, width, page_size, slots,
+            whole,
+        )  # fmt: skip
+
+
+@kernel()
+def write_one(
+    source: Any, source_token: Any, memory: Any, scales: Any, token: Any, place: Any, head: Any, largest: Any, kv_heads: constexpr,
+    head_size: constexpr, width: constexpr, page_size: constexpr, slots: constexpr, whole: constexpr,
+) -> None:  # fmt: skip
+    """A head of one token, which touches no other number of its page unless the scale grows."""
+    page = place // page_size
+    opening = (place % page_size).to(tl.int32)
+    d = tl.arange(0, width)
+    row = (token + tl.zeros_like(d)).to(tl.int64)
+    new = tl.load(source + row * source_token + d, mask=d < head_size, other=0).to(tl.float32)
+    old, scale = grown(scales + page * kv_heads + head, tl.max(new.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 0), opening, largest, whole)
+    divisor = tl.where(scale == 0, 1.0, scale)
+    if (scale != old) & (old > 0):
+        slot = tl.arange(0, slots)
+        at = memory + ((page * page_size + slot) * kv_heads + head)[:, None] * head_size + d[None, :]
+        round_again(at, old, divisor, (slot < opening)[:, None] & (d < head_size)[None, :], largest, whole)
+    tl.store(memory + (place * kv_heads + head) * head_size + d, eight_bits(new / divisor, largest, whole), mask=d < head_size)
 
 
 @kernel()
@@ -166,25 +203,37 @@ def write_page(
     ours = tl.load(places + row, mask=there, other=-1) == page * page_size + slot
     real = ours[:, None] & (d < head_size)[None, :]
     new = tl.load(source + row.to(tl.int64)[:, None] * source_token + d[None, :], mask=real, other=0).to(tl.float32)
-    # The largest by its bits: those of what is no number are larger than all others'.
     top = tl.max(tl.max(new.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 1), 0)
+    old, scale = grown(scales + page * kv_heads + head, top, opening, largest, whole)
+    divisor = tl.where(scale == 0, 1.0, scale)
+    at = memory + ((page * page_size + slot) * kv_heads + head)[:, None] * head_size + d[None, :]
+    if (scale != old) & (old > 0):
+        round_again(at, old, divisor, (slot < opening)[:, None] & (d < head_size)[None, :], largest, whole)
+    tl.store(at, eight_bits(new / divisor, largest, whole), mask=real)
+
+
+@kernel()
+def grown(at_scale: Any, top: Any, opening: Any, largest: Any, whole: constexpr) -> Any:
+    """A page's scale before and after it takes in numbers of which the largest has the bits `top`; the new one is stored.
+
+    By bits, as those of what is no number are larger than all others'."""
     needed = tl.div_rn(top.to(tl.float32, bitcast=True), largest)
     if not whole:
         needed = ((needed.to(tl.int32, bitcast=True) + 0x7FFFFF) & 0x7F800000).to(tl.float32, bitcast=True)
     needed = tl.where(top < 0x7F800000, needed, float("nan"))
-    at_scale = scales + page * kv_heads + head
     old = tl.where(opening == 0, 0.0, tl.load(at_scale))
     # A scale that is no number stays none.
     scale = tl.where((needed > old) | (needed != needed), needed, old)
     tl.store(at_scale, scale)
-    divisor = tl.where(scale == 0, 1.0, scale)
-    at = memory + ((page * page_size + slot) * kv_heads + head)[:, None] * head_size + d[None, :]
-    if (scale != old) & (old > 0):
-        earlier = (slot < opening)[:, None] & (d < head_size)[None, :]
-        held = tl.load(at, mask=earlier, other=0)
-        held = held.to(tl.float32) if whole else wide_float(held.to(tl.int32) << 24)
-        tl.store(at, eight_bits(held * old / divisor, largest, whole), mask=earlier)
-    tl.store(at, eight_bits(new / divisor, largest, whole), mask=real)
+    return old, scale
+
+
+@kernel()
+def round_again(at: Any, old: Any, new: Any, earlier: Any, largest: Any, whole: constexpr) -> None:
+    """What a page holds, from its old scale to its new one."""
+    held = tl.load(at, mask=earlier, other=0)
+    held = held.to(tl.float32) if whole else wide_float(held.to(tl.int32) << 24)
+    tl.store(at, eight_bits(held * old / new, largest, whole), mask=earlier)
 
 
 @kernel()

@@ -11,6 +11,7 @@ from torch.nn import functional
 from inferometer.kernels.arrivals import MOST_ARRIVALS, arrivals
 from inferometer.kernels.finish import finish_torch
 from inferometer.kernels.norm import NormWeights
+from inferometer.kernels.quant_bytes import quant_bytes_product
 from inferometer.kernels.quant_few import quant_few_product
 from inferometer.kernels.quant_launch import WORD_INPUTS, quant_tiling, words_of
 from inferometer.kernels.quant_rows import quant_rows_product
@@ -104,7 +105,7 @@ def _product(
             0.0 if norm is None else norm.epsilon, rows, outputs, span, x.stride(0), added.stride(0), out.stride(0), inputs=inputs,
             width=chosen.block // WORD_INPUTS[weight.kind], members=power_of_two(rows),
             normed=None if norm is None else norm.kind, weighted=gamma is not None, shifted=beta is not None,
-            assembled=capability(device) >= (FP8_CONVERSION if weight.kind == "fp8" else (6, 1)), **options,
+            assembled=capability(device) >= (FP8_CONVERSION if weight.kind == "fp8" else (6, 1)), stages=chosen.stages, **options,
         )  # fmt: skip
         return
     assert norm is None
@@ -119,6 +120,13 @@ def _product(
     words = words_of(weight)
     # So many registers that as many programs as were asked for run on a processor at a time.
     options |= {"maxnreg": min(255, 65536 // (32 * chosen.warps * max(1, chosen.programs)) // 8 * 8)}
+    if chosen.in_bytes:
+        quant_bytes_product.launch(
+            (tiles, parts), x, weight.data, *common, partial, arrived, rows, outputs, inputs, weight.data.shape[1], groups, x.stride(0),
+            added.stride(0), out.stride(0), members=padded, parts=parts, block=chosen.block, stages=chosen.stages,
+            even=inputs % chosen.block == 0, **options | {"assembled": capability(device) >= (8, 0)},
+        )  # fmt: skip
+        return
     # Where rows begin at 16 bytes, four words are read at a time.
     aligned = 4 if words.shape[1] % 4 == 0 else 1
     quant_few_product.launch(
