@@ -1,4 +1,4 @@
-"""The kernel for several rows and a weight in few bits that multiplies bytes: rows are split into two of them, the weight stays as it lies."""
+"""Several rows and a weight in few bits, multiplied in bytes: rows are split into two of them, the weight stays as it lies."""
 
 from __future__ import annotations
 

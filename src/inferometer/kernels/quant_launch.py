@@ -33,7 +33,7 @@ FEW_NIBBLES: tuple[tuple[int, int, int, int], ...] = (
 MORE: tuple[tuple[int, int, int, int], ...] = ((128, 8, 3, 2), (128, 4, 3, 2), (256, 8, 3, 1), (64, 4, 3, 3))
 """Of more than 32 rows, whose sums take most registers."""
 BYTES: tuple[tuple[int, int, int, int, int], ...] = (
-    (128, 128, 4, 4, 2), (64, 128, 4, 4, 4), (128, 256, 4, 3, 2), (64, 256, 4, 3, 4), (256, 128, 8, 3, 2),
+    (128, 128, 4, 4, 2), (64, 128, 4, 4, 4), (128, 256, 4, 3, 1), (64, 256, 4, 3, 3), (256, 128, 8, 3, 2),
 )  # fmt: skip
 """Of 5 to 32 rows in bytes: (outputs, inputs an iteration, warps, stages, programs a processor)."""
 IN_BYTES = (9, 0), (10, 0)
