@@ -37,6 +37,7 @@ from inferometer.kernels import (
     rotary_write,
     rounded_rows,
     skinny,
+    spread_heads,
     token_bounds,
     token_choice,
 )
@@ -226,6 +227,13 @@ class TestCommonCards:
         table = torch.zeros(4, 1, head_size, dtype=half(card))
         rotary_write.rotary_write_triton(heads, table, table, held, held, torch.zeros(4, dtype=torch.int64))
         card.check(kernels=1)
+
+    @pytest.mark.parametrize("head_size", [80, 128, 256])
+    def test_spread_heads(self, card: Card, head_size: int) -> None:
+        heads, turned = torch.zeros(4, 8, head_size, dtype=half(card)), torch.zeros(4, 1, head_size, dtype=half(card))
+        spread_heads.spread_heads_triton(heads, 6, None)
+        spread_heads.spread_heads_triton(heads, 6, (turned, turned))
+        card.check(kernels=2)
 
     @pytest.mark.parametrize("kind", ["layer", "rms"])
     @pytest.mark.parametrize("hidden", [768, 5120, 16384])

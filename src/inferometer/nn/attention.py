@@ -16,6 +16,7 @@ from inferometer.kernels.kv_scaled import scaled_write
 from inferometer.kernels.kv_write import kv_write
 from inferometer.kernels.paged_decode import Fresh
 from inferometer.kernels.rotary_write import rotary_write, rotate
+from inferometer.kernels.spread_heads import spread_heads
 from inferometer.kernels.support import usable
 from inferometer.model.spec import ModelSpec
 from inferometer.nn.batch import CachedRows, RaggedBatch
@@ -109,7 +110,7 @@ def _attend(heads: Tensor, kv_heads: int, sweep: SweepContext, layer: int, scale
         assert rows is not None
         if (scales := cache.scales(layer)) is not None:
             assert isinstance(sweep.plan, PagedPlan)
-            query, key, value = _turned(heads, kv_heads, sweep)
+            (query, key), value = spread_heads(heads, kv_heads, sweep.rotation), heads[:, queries + kv_heads :]
             scaled_write(key, value, cache.keys[layer], cache.values[layer], scales, rows.places, cache.page_size)
             return attend_pages(query, sweep.plan, rows, cache, layer, scale)
         if rows.apart and isinstance(sweep.plan, PagedPlan):
@@ -124,9 +125,12 @@ def _attend(heads: Tensor, kv_heads: int, sweep: SweepContext, layer: int, scale
             return sweep.plan.attend(query, rows, cache, layer, scale)
         return attend_pages(query, sweep.plan, rows, cache, layer, scale)
     rotated, value = heads[:, : queries + kv_heads], heads[:, queries + kv_heads :]
-    if sweep.rotation is not None:
-        rotated = rotate(rotated, *sweep.rotation)
-    query, key = rotated[:, :queries], rotated[:, queries:]
+    if cache is not None and cache.key_scales is not None:
+        query, key = spread_heads(heads, kv_heads, sweep.rotation)
+    else:
+        if sweep.rotation is not None:
+            rotated = rotate(rotated, *sweep.rotation)
+        query, key = rotated[:, :queries], rotated[:, queries:]
     if sweep.spans is not None:
         assert cache is not None
         keys, values = cache.layer(layer)
@@ -141,17 +145,6 @@ def _attend(heads: Tensor, kv_heads: int, sweep: SweepContext, layer: int, scale
     if isinstance(sweep.plan, TokenByToken):
         return sweep.plan.attend(query, key, value, cache, layer, scale)
     return attend_segments(query, key, value, sweep.plan, cache, layer, scale)
-
-
-def _turned(heads: Tensor, kv_heads: int, sweep: SweepContext) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries and keys, rotated if need be, and values of a sweep on a GPU: (tokens, their heads, head_size) each."""
-    queries = heads.shape[1] - 2 * kv_heads
-    if sweep.rotation is None:
-        query, key, value = torch.split(heads, [queries, kv_heads, kv_heads], 1)
-        return query, key, value
-    key, value = heads.new_empty(2, heads.shape[0], kv_heads, heads.shape[2])
-    query = rotary_write(heads, *sweep.rotation, key, value, torch.arange(heads.shape[0], device=heads.device))
-    return query, key, value
 
 
 def _spans(places: list[int], most: int = 16) -> tuple[tuple[slice, slice], ...] | None:
