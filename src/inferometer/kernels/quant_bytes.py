@@ -13,16 +13,16 @@ from inferometer.kernels.support import constexpr, kernel, tl
 
 @kernel("rows")
 def quant_bytes_product(
-    x: Any, data: Any, scale: Any, zero: Any, bias: Any, residual: Any, out: Any, partial: Any, arrived: Any, rows: Any, outputs: Any,
-    inputs: Any, columns: Any, groups: Any, x_row: Any, residual_row: Any, out_row: Any, kind: constexpr, group: constexpr,
-    zeroed: constexpr, members: constexpr, parts: constexpr, tile: constexpr, block: constexpr, stages: constexpr, even: constexpr,
-    activation: constexpr, biased: constexpr, added: constexpr, assembled: constexpr, early: constexpr,
+    x: Any, data: Any, scale: Any, bias: Any, residual: Any, out: Any, partial: Any, arrived: Any, rows: Any, outputs: Any, inputs: Any,
+    x_row: Any, residual_row: Any, out_row: Any, kind: constexpr, members: constexpr, parts: constexpr, tile: constexpr, block: constexpr,
+    stages: constexpr, even: constexpr, activation: constexpr, biased: constexpr, added: constexpr, assembled: constexpr,
+    early: constexpr,
 ) -> None:  # fmt: skip
-    """Rows padded to those of a matrix product whose first side is the weight, `columns` bytes a row, `block` inputs an iteration.
+    """Rows padded to those of a matrix product whose first side is the weight, `block` inputs an iteration.
 
-    Matrix instructions read the weight's bytes from where the copy from memory has put them, so that no register sees them; for int4 one
-    operation makes four bytes of four nibbles. What costs instead is another product: x is an upper and a lower byte (`two_bytes`), by
-    a scale for each row and each `block` of inputs, or the 64 of an int4 group. Parts as in `skinny`.
+    Matrix instructions read the weight's bytes from where the copy from memory has put them, so that no register sees them. What costs
+    instead is another product: x is an upper and a lower number of 8 bits (`two_bytes`, `floats_of`), by a scale for each row and each
+    `block` of inputs. Parts as in `skinny`.
     """
     if early:
         tl.extra.cuda.gdc_launch_dependents()
@@ -31,69 +31,43 @@ def quant_bytes_product(
     m = tl.arange(0, members)
     i = tl.arange(0, tile)
     line = tl.minimum(column * tile + i, outputs - 1).to(tl.int64)[:, None]
-    unit: constexpr = 64 if kind == "int4" else block
-    wide: constexpr = 32 if kind == "int4" else block
-    k = tl.arange(0, unit)
-    weights = data + line * columns + tl.arange(0, wide)[None, :]
+    k = tl.arange(0, block)
+    weights = data + line * inputs + k[None, :]
     states = x + m[:, None] * x_row + k[None, :]
     length = tl.cdiv(tl.cdiv(inputs, block), parts) * block
     start = part * length
     stop = tl.minimum(start + length, inputs)
     if early:
         # The kernel before may still write x and the residual, not the weight: what the first iterations read comes into the cache.
-        reach: constexpr = (block * wide // unit + 127) // 128
         for stage in tl.static_range(stages):
-            further = (start + stage * block) * wide // unit + tl.arange(0, reach)[None, :] * 128
-            prefetch(data + line * columns + tl.minimum(further, columns - 1))
-        if group is not None:
-            ahead: constexpr = 1024 // scale.dtype.element_ty.primitive_bitwidth
-            for first in range(start // group, (stop - 1) // group + 1, ahead):
-                prefetch(scale + line * groups + first)
-                if zeroed:
-                    prefetch(zero + line * groups + first)
+            further = start + stage * block + tl.arange(0, block // 128)[None, :] * 128
+            prefetch(data + line * inputs + tl.minimum(further, inputs - 1))
         tl.extra.cuda.gdc_wait()
     products = tl.zeros([tile, members], tl.float32)
     for base in tl.range(start, stop, block, num_stages=stages):
-        for number in tl.static_range(block // unit):
-            first = base + number * unit
-            at = first * wide // unit
-            if even:
-                w = tl.load(weights + at)
-                a = tl.load(states + first, mask=(m < rows)[:, None], other=0)
-            else:
-                nothing: constexpr = 0.0 if kind == "fp8" else 0
-                w = tl.load(weights + at, mask=(at + tl.arange(0, wide) < columns)[None, :], other=nothing)
-                a = tl.load(states + first, mask=(m < rows)[:, None] & (first + k < inputs)[None, :], other=0)
-            a = a.to(tl.float32)
-            if kind == "fp8":
-                upper, lower, rest, worth = floats_of(a, x.dtype.element_ty, assembled)
-                sums = tl.dot(w, tl.trans(lower), out_dtype=tl.float32) * 0.125
-                if x.dtype.element_ty == tl.float16:
-                    sums += tl.dot(w, tl.trans(rest), out_dtype=tl.float32) * 0.015625
-                sums += tl.dot(w, tl.trans(upper), out_dtype=tl.float32)
-                products += sums * worth[None, :]
-            elif kind == "int8":
-                upper, lower, total, worth = two_bytes(a)
-                sums = tl.dot(w, tl.trans(upper), out_dtype=tl.int32) * 256 + tl.dot(w, tl.trans(lower), out_dtype=tl.int32)
-                products += sums.to(tl.float32) * worth[None, :]
-            else:
-                s = tl.load(scale + line * groups + first // group).to(tl.float32)
-                offset = 8.0
-                if zeroed:
-                    offset = tl.load(zero + line * groups + first // group).to(tl.float32)
-                upper, lower, total, worth = two_bytes(a)
-                one, two = nibbles(w, assembled)
-                upper1, upper2 = tl.split(tl.reshape(upper, [members, 32, 2]))
-                lower1, lower2 = tl.split(tl.reshape(lower, [members, 32, 2]))
-                high = tl.dot(two, tl.trans(upper2), tl.dot(one, tl.trans(upper1), out_dtype=tl.int32), out_dtype=tl.int32)
-                low = tl.dot(two, tl.trans(lower2), tl.dot(one, tl.trans(lower1), out_dtype=tl.int32), out_dtype=tl.int32)
-                sums = (high * 256 + low).to(tl.float32) - offset * total.to(tl.float32)[None, :]
-                products += sums * worth[None, :] * s
+        if even:
+            w = tl.load(weights + base)
+            a = tl.load(states + base, mask=(m < rows)[:, None], other=0)
+        else:
+            nothing: constexpr = 0.0 if kind == "fp8" else 0
+            w = tl.load(weights + base, mask=(base + k < inputs)[None, :], other=nothing)
+            a = tl.load(states + base, mask=(m < rows)[:, None] & (base + k < inputs)[None, :], other=0)
+        a = a.to(tl.float32)
+        if kind == "fp8":
+            upper, lower, rest, worth = floats_of(a, x.dtype.element_ty, assembled)
+            sums = tl.dot(w, tl.trans(lower), out_dtype=tl.float32) * 0.125
+            if x.dtype.element_ty == tl.float16:
+                sums += tl.dot(w, tl.trans(rest), out_dtype=tl.float32) * 0.015625
+            sums += tl.dot(w, tl.trans(upper), out_dtype=tl.float32)
+            products += sums * worth[None, :]
+        else:
+            upper, lower, worth = two_bytes(a)
+            sums = tl.dot(w, tl.trans(upper), out_dtype=tl.int32) * 256 + tl.dot(w, tl.trans(lower), out_dtype=tl.int32)
+            products += sums.to(tl.float32) * worth[None, :]
     # Outputs side by side, as the result is stored.
     products = tl.trans(products)
     n = column * tile + tl.arange(0, tile)[None, :]
-    if kind != "int4":
-        products = products * tl.load(scale + tl.minimum(n, outputs - 1))
+    products = products * tl.load(scale + tl.minimum(n, outputs - 1))
     m = m[:, None]
     real = (m < rows) & (n < outputs)
     last = True
@@ -123,8 +97,8 @@ def exponent_of(a: Any) -> Any:
 
 @kernel()
 def two_bytes(a: Any) -> Any:
-    """float32 (rows, inputs) -> int8 upper and lower, int32 (rows,) their sums, float32 (rows,) what one stands for:
-    a = (256 * upper + lower) * worth, off by 2^-14 of the row's largest at most.
+    """float32 (rows, inputs) -> int8 upper and lower, float32 (rows,) worth: a = (256 * upper + lower) * worth, off by 2^-14 of the row's
+    largest at most.
 
     Both bytes have a sign, as matrix instructions want it. What is no number, or infinite, makes the row's worth NaN.
     """
@@ -134,7 +108,7 @@ def two_bytes(a: Any) -> Any:
     # Added to 1.5 * 2^23 a number is rounded to a whole one, which is the sum's lowest bits.
     whole = (a * up[:, None] + 12582912.0).to(tl.int32, bitcast=True) - 0x4B400000
     upper = (whole + 128) >> 8
-    return upper.to(tl.int8), whole.to(tl.int8), tl.sum(whole, 1), worth
+    return upper.to(tl.int8), whole.to(tl.int8), worth
 
 
 @kernel()
@@ -161,14 +135,3 @@ def floats_of(a: Any, dtype: constexpr, assembled: constexpr) -> Any:
 def e4m3(value: Any, assembled: constexpr) -> Any:
     """The e4m3 number nearest to a float32 of at most 448. Triton's interpreter would cut bits off."""
     return value.to(tl.float8e4nv) if assembled else float_bits(value).to(tl.uint8).to(tl.float8e4nv, bitcast=True)
-
-
-@kernel()
-def nibbles(w: Any, assembled: constexpr) -> Any:
-    """uint8 -> int8 of the lower nibbles and of the upper ones."""
-    if assembled:
-        code: tl.constexpr = "{and.b32 $0, $2, 0x0f0f0f0f; shr.u32 $1, $2, 4; and.b32 $1, $1, 0x0f0f0f0f;}"
-        one, two = tl.inline_asm_elementwise(code, "=&r,=&r,r", [w], dtype=(tl.int8, tl.int8), is_pure=True, pack=4)
-    else:
-        one, two = (w & 15).to(tl.int8), (w >> 4).to(tl.int8)
-    return one, two

@@ -15,9 +15,7 @@ WORD_INPUTS: dict[Kind, int] = {"int8": 4, "int4": 8, "fp8": 4}
 ROW_REGISTERS = 64
 """Of a thread, for all rows."""
 WHOLE: dict[int, tuple[tuple[int, int, int, int], ...]] = {
-    1: (
-        (8, 2, 32, 1), (4, 4, 32, 1), (8, 2, 16, 1), (4, 5, 16, 1), (4, 4, 32, 4), (8, 2, 32, 4), (4, 3, 32, 4), (8, 2, 16, 6),
-    ),
+    1: ((8, 2, 32, 1), (4, 4, 32, 1), (8, 2, 16, 1), (4, 5, 16, 1), (4, 3, 32, 1)),
     2: ((8, 2, 16, 1), (4, 4, 16, 1), (16, 1, 16, 1)),
     4: ((8, 2, 16, 1), (4, 3, 16, 1), (16, 1, 16, 1)),
 }  # fmt: skip
@@ -33,9 +31,10 @@ FEW_NIBBLES: tuple[tuple[int, int, int, int], ...] = (
 MORE: tuple[tuple[int, int, int, int], ...] = ((128, 8, 3, 2), (128, 4, 3, 2), (256, 8, 3, 1), (64, 4, 3, 3))
 """Of more than 32 rows, whose sums take most registers."""
 BYTES: tuple[tuple[int, int, int, int, int], ...] = (
-    (128, 128, 4, 4, 2), (64, 128, 4, 4, 4), (128, 256, 4, 3, 1), (64, 256, 4, 3, 3), (256, 128, 8, 3, 2),
+    (128, 128, 4, 4, 2), (128, 256, 4, 3, 1), (64, 128, 4, 4, 2), (128, 128, 4, 4, 1), (256, 128, 8, 3, 2), (64, 128, 4, 4, 4),
 )  # fmt: skip
-"""Of 5 to 32 rows in bytes: (outputs, inputs an iteration, warps, stages, programs a processor)."""
+"""Of 5 to 32 rows in bytes: (outputs, inputs an iteration, warps, stages, programs a processor). Not of int4, whose nibbles would be bytes
+in registers first: that took 38 us where FEW_NIBBLES took 24 (16 rows, 16384 x 4096, H200)."""
 IN_BYTES = (9, 0), (10, 0)
 """Capabilities from the first on and before the second have matrix instructions that read bytes where they were copied to."""
 SPAN_WORDS = 16
@@ -62,13 +61,8 @@ def quant_candidates(rows: int, weight: QuantWeight) -> tuple[Tiling, ...]:
     return tuple(dict.fromkeys((*launches, *few, *in_bytes)))
 
 
-def bytes_possible(weight: QuantWeight) -> bool:
-    """Whether the kernel in bytes takes the weight: 64 inputs are in one group."""
-    return words_possible(weight) and (weight.group is None or weight.group % 64 == 0 or weight.group >= weight.inputs)
-
-
 def _in_bytes(weight: QuantWeight) -> tuple[Tiling, ...]:
-    if not bytes_possible(weight):
+    if weight.kind == "int4":
         return ()
     return tuple(
         Tiling(outputs, block, warps, stages, programs, early=True, in_bytes=True) for outputs, block, warps, stages, programs in BYTES
@@ -88,7 +82,7 @@ def _wholes(rows: int, weight: QuantWeight) -> Iterator[Tiling]:
         inputs = width * each // (32 * min(warps, max(1, width // 128)))
         if rows * inputs * (4 if weight.kind == "fp8" else 2) // 4 <= ROW_REGISTERS:
             tile = min(64, max(1, held * 32 * warps // width))
-            yield Tiling(tile, width * each, warps, ahead, programs, early=True, whole=True)
+            yield Tiling(tile, width * each, warps, 1 + ahead, programs, early=True, whole=True)
 
 
 def words_of(weight: QuantWeight) -> torch.Tensor:

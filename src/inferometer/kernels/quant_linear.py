@@ -121,10 +121,11 @@ def _product(
     # So many registers that as many programs as were asked for run on a processor at a time.
     options |= {"maxnreg": min(255, 65536 // (32 * chosen.warps * max(1, chosen.programs)) // 8 * 8)}
     if chosen.in_bytes:
+        del options["group"], options["zeroed"]
         quant_bytes_product.launch(
-            (tiles, parts), x, weight.data, *common, partial, arrived, rows, outputs, inputs, weight.data.shape[1], groups, x.stride(0),
+            (tiles, parts), x, weight.data, weight.scale, bias, added, out, partial, arrived, rows, outputs, inputs, x.stride(0),
             added.stride(0), out.stride(0), members=padded, parts=parts, block=chosen.block, stages=chosen.stages,
-            even=inputs % chosen.block == 0, **options | {"assembled": capability(device) >= (8, 0)},
+            even=inputs % chosen.block == 0, **options | {"assembled": capability(device) >= (9, 0)},
         )  # fmt: skip
         return
     # Where rows begin at 16 bytes, four words are read at a time.

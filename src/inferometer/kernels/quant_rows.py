@@ -42,10 +42,11 @@ def quant_rows_product(
     if shifted:
         shift = tl.load(beta + k, mask=real, other=0).to(tl.float32)
     if early:
-        # The kernel before may still write x and the residual, not the weights. What follows the first tile comes into the cache.
+        # The kernel before may still write x and the residual, not the weights. What follows the first tile comes into the
+        # cache.
         across: constexpr = inputs // each
         row_lines: constexpr = (width + 31) // 32
-        for stage in tl.static_range(1, stages + 1):
+        for stage in tl.static_range(1, stages):
             ahead = tl.minimum(first + stage * tile + tl.arange(0, tile), stop - 1).to(tl.int64)[:, None] * across
             prefetch(words + ahead + tl.minimum(tl.arange(0, row_lines) * 32, across - 1)[None, :])
         tl.extra.cuda.gdc_wait()
