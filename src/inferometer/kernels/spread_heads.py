@@ -40,7 +40,8 @@ def signs(size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
 def spread(heads: Tensor) -> Tensor:
     """heads (..., head_size) with each block of elements spread, in their type; spread again they are what they were."""
     block = block_of(heads.shape[-1])
-    return ((heads.unflatten(-1, (-1, block)) @ signs(block, heads.device, heads.dtype)) * block**-0.5).flatten(-2)
+    apart: Tensor = heads.reshape(*heads.shape[:-1], -1, block) @ signs(block, heads.device, heads.dtype)
+    return torch.mul(apart, block**-0.5).reshape(heads.shape)
 
 
 def spread_heads(heads: Tensor, kv_heads: int, rotation: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
