@@ -62,8 +62,8 @@ def rows(raw: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         if (record := found.get(("bytes", name))) is not None:
             most, part = BYTES.get(name), record["weight_bytes"] / base["weight_bytes"]
             made.append({
-                "measured": "weights in memory", "format": name, "gigabytes": record["weight_bytes"] / 1e9, "times_bf16": part, "gate": most,
-                "kept": None if most is None else part <= most,
+                "measured": "weights in memory", "format": name, "gigabytes": record["weight_bytes"] / 1e9, "times_bf16": part,
+                "gate": most, "kept": None if most is None else part <= most,
             })  # fmt: skip
     ours, theirs = found.get(("decode 1", "int8")), found.get(("decode 1", HF))
     if ours is not None and theirs is not None:
