@@ -15,11 +15,17 @@ WORD_INPUTS: dict[Kind, int] = {"int8": 4, "int4": 8, "fp8": 4}
 ROW_REGISTERS = 64
 """Of a thread, for all rows."""
 WHOLE: dict[int, tuple[tuple[int, int, int, int], ...]] = {
-    1: ((8, 2, 32, 1), (4, 4, 32, 1), (8, 2, 16, 1), (4, 5, 16, 1), (4, 3, 32, 1)),
+    1: ((4, 3, 32, 0), (8, 2, 32, 0), (4, 4, 32, 0), (8, 2, 16, 0), (4, 4, 32, 1), (8, 2, 16, 1)),
     2: ((8, 2, 16, 1), (4, 4, 16, 1), (16, 1, 16, 1)),
     4: ((8, 2, 16, 1), (4, 3, 16, 1), (16, 1, 16, 1)),
-}  # fmt: skip
-"""By rows: (warps, programs a processor, words of a tile that a thread holds, tiles fetched ahead), each a launch."""
+}
+"""By rows: (warps, programs a processor, words of a tile that a thread holds, tiles fetched ahead), each a launch. To fetch nothing ahead
+is faster, and so is room for the next launch's first programs: int8 at one row took 17.5 us with (4, 3, 32, 0), 19.8 with (4, 4, 32, 1)
+and 23.9 with four tiles ahead (16384 x 4096, H200)."""
+WHOLE_NIBBLES: dict[int, tuple[tuple[int, int, int, int], ...]] = WHOLE | {
+    1: ((8, 2, 16, 0), (4, 4, 32, 0), (8, 2, 32, 0), (4, 4, 32, 1), (8, 2, 16, 1)),
+}
+"""The same for int4."""
 FEW: tuple[tuple[int, int, int, int], ...] = (
     (64, 2, 5, 4), (128, 4, 5, 2), (128, 4, 3, 4),
 )  # fmt: skip
@@ -31,7 +37,7 @@ FEW_NIBBLES: tuple[tuple[int, int, int, int], ...] = (
 MORE: tuple[tuple[int, int, int, int], ...] = ((128, 8, 3, 2), (128, 4, 3, 2), (256, 8, 3, 1), (64, 4, 3, 3))
 """Of more than 32 rows, whose sums take most registers."""
 BYTES: tuple[tuple[int, int, int, int, int], ...] = (
-    (128, 128, 4, 4, 2), (128, 256, 4, 3, 1), (64, 128, 4, 4, 2), (128, 128, 4, 4, 1), (256, 128, 8, 3, 2), (64, 128, 4, 4, 4),
+    (128, 256, 8, 3, 1), (128, 128, 4, 4, 2), (64, 256, 4, 4, 1), (128, 256, 4, 3, 1), (64, 128, 4, 4, 4),
 )  # fmt: skip
 """Of 5 to 32 rows in bytes: (outputs, inputs an iteration, warps, stages, programs a processor). Not of int4, whose nibbles would be bytes
 in registers first: that took 38 us where FEW_NIBBLES took 24 (16 rows, 16384 x 4096, H200)."""
@@ -58,7 +64,7 @@ def quant_candidates(rows: int, weight: QuantWeight) -> tuple[Tiling, ...]:
     table = MORE if padded > MOST_ROWS else FEW_NIBBLES if weight.kind == "int4" else FEW
     few = [Tiling(outputs, block, warps, stages, programs, early=True) for outputs, warps, stages, programs in table]
     in_bytes = _in_bytes(weight) if padded <= MOST_ROWS and IN_BYTES[0] <= capability(weight.device) < IN_BYTES[1] else ()
-    return tuple(dict.fromkeys((*launches, *few, *in_bytes)))
+    return tuple(dict.fromkeys((*launches, *in_bytes, *few)))
 
 
 def _in_bytes(weight: QuantWeight) -> tuple[Tiling, ...]:
@@ -78,7 +84,7 @@ def _wholes(rows: int, weight: QuantWeight) -> Iterator[Tiling]:
     """A program holds its rows in registers: two bytes an input, or four for fp8, in as many warps as a row of the weight takes."""
     each = WORD_INPUTS[weight.kind]
     width = power_of_two(-(-weight.inputs // each))
-    for warps, programs, held, ahead in WHOLE[rows]:
+    for warps, programs, held, ahead in (WHOLE_NIBBLES if weight.kind == "int4" else WHOLE)[rows]:
         inputs = width * each // (32 * min(warps, max(1, width // 128)))
         if rows * inputs * (4 if weight.kind == "fp8" else 2) // 4 <= ROW_REGISTERS:
             tile = min(64, max(1, held * 32 * warps // width))
