@@ -9,8 +9,9 @@ STAMP := $(VENV)/.installed
 CLIENT := .venv-tgi-client
 CLIENT_STAMP := $(CLIENT)/.installed
 
-# Unless told otherwise, one thread a test process: two processes with a pool each would fight over the cores.
-TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
+# Unless told otherwise, one thread a test process: two processes with a pool each would fight over the cores. Bytecode is kept even where the
+# caller's environment forbids it: tests start hundreds of processes, each of which would compile the package again.
+TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .PHONY: help setup tgi-client demo test test-slow soak package check format clean

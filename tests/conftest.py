@@ -5,6 +5,11 @@ from __future__ import annotations
 import gc
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("inferometer", deadline=None)
+settings.load_profile("inferometer")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
