@@ -81,7 +81,7 @@ class TestFile:
     def test_another_version_is_ignored(self, tmp_path: Path) -> None:
         path = tmp_path / "choices.json"
         save_choices(path, CHOICES)
-        path.write_text(path.read_text().replace('"schema_version": 3', '"schema_version": 2'))
+        path.write_text(path.read_text().replace('"schema_version": 4', '"schema_version": 3'))
         assert load_choices(path) == {}
 
     def test_a_folder_that_cannot_be_made_is_no_error(self, tmp_path: Path) -> None:

@@ -270,8 +270,7 @@ class Engine:
             stride = min(self.pages, -(-self._longest // self.page_size))
             cache = self._cache(stride)
             traffic = PageTraffic(cache, *map(self._link, [self.model.device] * 2)) if isinstance(cache, TieredCache) else None
-            # A cache in 8 bits is written and read by torch's operations, which ask the device as they go.
-            graphs = self.graphs and cache.key_scales is None and not hides_launches(self.model.residency)
+            graphs = self.graphs and not hides_launches(self.model.residency)
             self._runner = Runner(
                 self.model,
                 cache,

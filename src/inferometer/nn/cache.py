@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from inferometer.kernels.kv_scaled import KV_LARGEST
+from inferometer.kernels.kv_scaled import KV_LARGEST, PageScales
 from inferometer.model.formats import kv_scale_bytes_per_page
 from inferometer.model.spec import ModelSpec
 
@@ -54,6 +54,12 @@ class PagedCache:
         """Bytes of a page over all layers, with its scales."""
         scales = kv_scale_bytes_per_page(spec, 1) if dtype in KV_LARGEST else 0
         return page_size * PagedCache.bytes_per_token(spec, dtype) + scales
+
+    def scales(self, layer: int) -> PageScales | None:
+        """Of a layer's pages in 8 bits; None for others."""
+        if self.key_scales is None or self.value_scales is None:
+            return None
+        return PageScales(self.key_scales[layer], self.value_scales[layer])
 
     def held(self, memory: Literal["keys", "values"], layer: int, pages: slice | Tensor, dtype: torch.dtype) -> Tensor:
         """What lies in pages of a layer, widened to `dtype` where it is in 8 bits: (pages, page_size, kv_heads, head_size).

@@ -54,11 +54,11 @@ def attend_pages(
 ) -> Tensor:
     """Attention of query (tokens, heads, head_size) to the keys that lie in the pages, the sweep's own included.
 
-    fresh: those, where they have yet to go there; only if all sequences run one token.
+    fresh: those, where they have yet to go there; only if all sequences run one token, and not to pages in 8 bits.
     Returns (tokens, heads * head_size).
     """
     keys, values = cache.layer(layer)
-    first = plan.decoding
+    scales, first = cache.scales(layer), plan.decoding
     outputs = []
     if first:
         outputs.append(
@@ -74,6 +74,7 @@ def attend_pages(
                 longest=plan.longest,
                 slopes=plan.slopes,
                 fresh=fresh,
+                scales=scales,
             )
         )
     if plan.longest_query:
@@ -91,6 +92,7 @@ def attend_pages(
                 scale=scale,
                 longest_query=plan.longest_query,
                 slopes=plan.slopes,
+                scales=scales,
             )
         )
     out = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
