@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from inferometer.kernels.support import constexpr, early, kernel, power_of_two, tl, usable, wait_for_inputs
+from inferometer.kernels.support import constexpr, early, kernel, power_of_two, tl, usable
 from inferometer.model.spec import NormKind
 
 WIDEST = 16384
@@ -74,7 +74,7 @@ def norm_triton(
     _norm.launch(
         (tokens,), x, x if delta is None else delta, x if weight is None else weight, x if bias is None else bias, out, epsilon,
         hidden=hidden, width=width, centred=kind == "layer", added=delta is not None, weighted=weight is not None,
-        biased=bias is not None, num_warps=min(32, max(1, width // (32 * ELEMENTS))), **early(x.device),
+        biased=bias is not None, soon=SOON, num_warps=min(32, max(1, width // (32 * ELEMENTS))), **early(x.device),
     )  # fmt: skip
     return out
 
@@ -87,23 +87,33 @@ def standardised(value: Any, real: Any, size: constexpr, epsilon: Any, centred: 
     return value * tl.rsqrt(tl.sum(value * value, 0) / size + epsilon)
 
 
+SOON = True
+
+
 @kernel()
 def _norm(
     x: Any, delta: Any, weight: Any, bias: Any, out: Any, epsilon: Any, hidden: constexpr, width: constexpr, centred: constexpr,
-    added: constexpr, weighted: constexpr, biased: constexpr, early: constexpr,
+    added: constexpr, weighted: constexpr, biased: constexpr, soon: constexpr, early: constexpr,
 ) -> None:  # fmt: skip
     """One row."""
-    wait_for_inputs(early)
+    if early:
+        tl.extra.cuda.gdc_launch_dependents()
     i = tl.arange(0, width)
     real = i < hidden
+    # The launch ahead writes no weights: they come from memory while it ends.
+    if weighted & soon:
+        factor = tl.load(weight + i, mask=real, other=0).to(tl.float32)
+    if biased & soon:
+        shift = tl.load(bias + i, mask=real, other=0).to(tl.float32)
+    if early:
+        tl.extra.cuda.gdc_wait()
     at = tl.program_id(0).to(tl.int64) * hidden + i
     value = tl.load(x + at, mask=real, other=0).to(tl.float32)
-    # All loads are under way before the first sum waits for one.
     if added:
         step = tl.load(delta + at, mask=real, other=0).to(tl.float32)
-    if weighted:
+    if weighted & (not soon):
         factor = tl.load(weight + i, mask=real, other=0).to(tl.float32)
-    if biased:
+    if biased & (not soon):
         shift = tl.load(bias + i, mask=real, other=0).to(tl.float32)
     if added:
         total = (value + step).to(x.dtype.element_ty)
