@@ -129,7 +129,7 @@ def _product(
         arrived = arrivals(x.device)
     _few.launch(
         (tiles, parts), *common, partial, arrived, rows, outputs, inputs, x.stride(0), added.stride(0), out.stride(0), members=padded,
-        parts=parts, stages=chosen.stages, block=chosen.block, even=inputs % chosen.block == 0, wide=wide(x.dtype, x.device), sides=SIDES, **options,
+        parts=parts, stages=chosen.stages, block=chosen.block, even=inputs % chosen.block == 0, wide=wide(x.dtype, x.device), sides=SIDES > 0, **options,
     )  # fmt: skip
 
 
