@@ -35,6 +35,36 @@ def combined(
 
 
 @kernel()
+def handed_over(
+    partial: Any, weight: Any, at_head: Any, used: Any, parts: Any, own: Any, own_mass: Any, most: constexpr, head_size: constexpr,
+    width: constexpr,
+) -> Any:  # fmt: skip
+    """As `combined`, by the program of the last part, which has its own."""
+    d = tl.arange(0, width)
+    part = tl.arange(0, most)
+    theirs = part < used - 1
+    real = theirs[:, None] & (d < head_size)[None, :]
+    at_mass = weight + at_head * parts + part
+    at = partial + (at_head * parts + part)[:, None] * head_size + d[None, :]
+    bits = tl.load(at, mask=real, other=0, volatile=True)
+    masses = tl.load(at_mass, mask=theirs, other=0, volatile=True)
+    while (tl.max((bits == -1).to(tl.int32)) | tl.max((masses == -1).to(tl.int32))) != 0:
+        bits = tl.load(at, mask=real, other=0, volatile=True)
+        masses = tl.load(at_mass, mask=theirs, other=0, volatile=True)
+    # No thread waits any more for what is taken away here.
+    tl.debug_barrier()
+    tl.store(at, tl.full([most, width], -1, tl.int32), mask=real)
+    tl.store(at_mass, tl.full([most], -1, tl.int32), mask=theirs)
+    mass = tl.where(theirs, masses.to(tl.float32, bitcast=True), float("-inf"))
+    highest = tl.maximum(tl.maximum(tl.max(mass, 0), own_mass), -1.0e38)
+    share = tl.exp2(mass - highest)
+    ours = tl.exp2(own_mass - highest)
+    whole = tl.sum(share, 0) + ours
+    sums = tl.sum(share[:, None] * bits.to(tl.float32, bitcast=True), 0) + ours * own
+    return sums / tl.where(whole > 0, whole, 1.0)
+
+
+@kernel()
 def combined_group(
     partial: Any, weight: Any, at_head: Any, real_head: Any, used: Any, parts: Any, most: constexpr, head_size: constexpr,
     members: constexpr, width: constexpr,

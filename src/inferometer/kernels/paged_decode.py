@@ -14,11 +14,15 @@ from inferometer.kernels.arrivals import MOST_ARRIVALS, arrivals
 from inferometer.kernels.decode_kernels import attend_alone, attend_group
 from inferometer.kernels.decode_launch import AHEAD, ALONE, GROUPED, RESIDENT, Cut, cut
 from inferometer.kernels.decode_once import attend_once
+from inferometer.kernels.handover import ROOM, handover
 from inferometer.kernels.kv_write import kv_write_torch
 from inferometer.kernels.rotary_write import rotate
 from inferometer.kernels.support import Tiles, capability, early, look_up, power_of_two, processors, usable, wide
 
 LOG2_E = math.log2(math.e)
+
+
+HANDED = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +140,15 @@ def paged_decode_triton(
     # Beyond, rows fill every card by themselves.
     parts = split.parts if rows * programs <= MOST_ARRIVALS else 1
     partial, weight, arrived = out, out, out
-    if parts > 1:
+    width = power_of_two(max(16, head_size))
+    handed = HANDED and group == 1 and parts > 1 and power_of_two(parts) * width <= 4096 and rows * heads * parts * (head_size + 1) <= ROOM
+    if handed:
+        partial = handover(query.device)
+        weight = partial[rows * heads * parts * head_size :]
+    elif parts > 1:
         arrived = arrivals(query.device)
         partial = torch.empty((rows, heads, parts, head_size), dtype=torch.float32, device=query.device)
         weight = torch.empty((rows, heads, parts), dtype=torch.float32, device=query.device)
-    width = power_of_two(max(16, head_size))
     # Without fresh keys the launch ahead may be the one that writes the block table, which is read before that has ended.
     early_options: dict[str, Any] = {"early": False} if fresh is None else early(query.device)
     key, value, cos, sin = query, query, query, query
@@ -158,6 +166,8 @@ def paged_decode_triton(
     if ahead and group == 1:
         # Beside a product's programs, which take three quarters of a processor's registers, or RESIDENT of its own kind.
         early_options |= {"maxnreg": 65536 // RESIDENT // (32 * chosen.warps)}
+    if group == 1:
+        early_options |= {"handed": handed}
     (attend_alone if group == 1 else attend_group).launch(
         (programs, rows, parts), query, keys, values, table, seats, contexts, query if slopes is None else slopes, out, partial, weight,
         arrived, key, value, cos, sin, query.stride(0), query.stride(1), table.stride(0), key_row, key_head, value_row, value_head,
