@@ -161,18 +161,16 @@ def attend_alone(
     if fresh:
         # Not before: no load of keys would be sent out until they have come.
         put_newest(keys, values, own_key, own_value, own_place, head, ours, kv_heads, head_size, width)
-    if not whole:  # noqa: SIM102 (known when compiled, the other when run)
-        if used > 1:
-            at_part = at_head * parts + part
-            if handed:
-                if part < used - 1:
-                    hand_where(partial + at_part * head_size + d, result, d < head_size)
-                    hand(weight + at_part, highest + tl.log2(mass))
-                else:
-                    result = handed_over(partial, weight, at_head, used, parts, result, highest + tl.log2(mass), most, head_size, width)
-                    tl.store(out + at_head * head_size + d, result, mask=d < head_size)
-        if (used > 1) & (not handed):
-            at_part = at_head * parts + part
+    if not whole:
+        at_part = at_head * parts + part
+        if handed:
+            if part < used - 1:
+                hand_where(partial + at_part * head_size + d, result, d < head_size)
+                hand(weight + at_part, highest + tl.log2(mass))
+            elif used > 1:
+                result = handed_over(partial, weight, at_head, used, parts, result, highest + tl.log2(mass), most, head_size, width)
+                tl.store(out + at_head * head_size + d, result, mask=d < head_size)
+        elif used > 1:
             tl.store(partial + at_part * head_size + d, result, mask=d < head_size)
             tl.store(weight + at_part, highest + tl.log2(mass))
             if last_to_arrive(arrived + at_head, used):

@@ -30,11 +30,10 @@ def linear_torch(
 def finish(
     value: Any, bias: Any, residual: Any, real: Any, activation: constexpr, biased: constexpr, added: constexpr, dtype: constexpr,
 ) -> Any:  # fmt: skip
-    """`finished` with what lies at the addresses bias and residual, which are like `value`."""
-    shift = 0.0
+    """What follows the product, rounded after each step as separate operations would. bias, residual: addresses like `value`."""
+    shift, beside = value, value
     if biased:
         shift = tl.load(bias, mask=real, other=0)
-    beside = 0.0
     if added:
         beside = tl.load(residual, mask=real, other=0)
     return finished(value, shift, beside, activation, biased, added, dtype)
@@ -44,7 +43,7 @@ def finish(
 def finished(
     value: Any, bias: Any, residual: Any, activation: constexpr, biased: constexpr, added: constexpr, dtype: constexpr,
 ) -> Any:  # fmt: skip
-    """What follows the product, rounded after each step as separate operations would. bias, residual: numbers like `value`."""
+    """As `finish`, of numbers that have been loaded."""
     if biased:
         value += bias.to(tl.float32)
     value = value.to(dtype)

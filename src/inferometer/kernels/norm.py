@@ -74,7 +74,7 @@ def norm_triton(
     _norm.launch(
         (tokens,), x, x if delta is None else delta, x if weight is None else weight, x if bias is None else bias, out, epsilon,
         hidden=hidden, width=width, centred=kind == "layer", added=delta is not None, weighted=weight is not None,
-        biased=bias is not None, soon=SOON, num_warps=min(32, max(1, width // (32 * ELEMENTS))), **early(x.device),
+        biased=bias is not None, num_warps=min(32, max(1, width // (32 * ELEMENTS))), **early(x.device),
     )  # fmt: skip
     return out
 
@@ -87,23 +87,20 @@ def standardised(value: Any, real: Any, size: constexpr, epsilon: Any, centred: 
     return value * tl.rsqrt(tl.sum(value * value, 0) / size + epsilon)
 
 
-SOON = True
-
-
 @kernel()
 def _norm(
     x: Any, delta: Any, weight: Any, bias: Any, out: Any, epsilon: Any, hidden: constexpr, width: constexpr, centred: constexpr,
-    added: constexpr, weighted: constexpr, biased: constexpr, soon: constexpr, early: constexpr,
+    added: constexpr, weighted: constexpr, biased: constexpr, early: constexpr,
 ) -> None:  # fmt: skip
     """One row."""
     if early:
         tl.extra.cuda.gdc_launch_dependents()
     i = tl.arange(0, width)
     real = i < hidden
-    # The launch ahead writes no weights: they come from memory while it ends.
-    if weighted & soon:
+    # The launch ahead writes no weights: they are on their way while it ends.
+    if weighted:
         factor = tl.load(weight + i, mask=real, other=0).to(tl.float32)
-    if biased & soon:
+    if biased:
         shift = tl.load(bias + i, mask=real, other=0).to(tl.float32)
     if early:
         tl.extra.cuda.gdc_wait()
@@ -111,11 +108,6 @@ def _norm(
     value = tl.load(x + at, mask=real, other=0).to(tl.float32)
     if added:
         step = tl.load(delta + at, mask=real, other=0).to(tl.float32)
-    if weighted & (not soon):
-        factor = tl.load(weight + i, mask=real, other=0).to(tl.float32)
-    if biased & (not soon):
-        shift = tl.load(bias + i, mask=real, other=0).to(tl.float32)
-    if added:
         total = (value + step).to(x.dtype.element_ty)
         tl.store(x + at, total, mask=real)
         value = total.to(tl.float32)

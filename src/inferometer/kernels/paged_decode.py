@@ -13,7 +13,6 @@ from torch.nn import functional
 from inferometer.kernels.arrivals import MOST_ARRIVALS, arrivals
 from inferometer.kernels.decode_kernels import attend_alone, attend_group
 from inferometer.kernels.decode_launch import AHEAD, ALONE, GROUPED, RESIDENT, Cut, cut
-from inferometer.kernels.decode_once import attend_once
 from inferometer.kernels.handover import ROOM, handover
 from inferometer.kernels.kv_write import kv_write_torch
 from inferometer.kernels.rotary_write import rotate
@@ -177,44 +176,6 @@ def paged_decode_triton(
         num_stages=chosen.stages, **early_options,
     )  # fmt: skip
     return out
-
-
-@dataclass(frozen=True, slots=True)
-class Parted:
-    """partial: float32 (rows, parts, heads, head_size); mass: float32 (rows, parts, heads)."""
-
-    partial: Tensor
-    mass: Tensor
-
-    @property
-    def parts(self) -> int:
-        return self.partial.shape[1]
-
-    @property
-    def head_size(self) -> int:
-        return self.partial.shape[3]
-
-
-def paged_decode_once(
-    query: Tensor, keys: Tensor, values: Tensor, table: Tensor, seats: Tensor, contexts: Tensor, *, page_size: int, scale: float,
-    longest: int, fresh: Fresh, slopes: Tensor | None = None, block: int = 64, warps: int = 4, registers: int = 128,
-) -> Parted:
-    """As `paged_decode`, unjoined."""
-    rows, heads, head_size = query.shape
-    parts = max(1, -(-longest // block))
-    partial = torch.empty((rows, parts, heads, head_size), dtype=query.dtype, device=query.device)
-    mass = torch.empty((rows, parts, heads), dtype=torch.float32, device=query.device)
-    cos, sin = (query, query) if fresh.rotation is None else fresh.rotation
-    options = early(query.device)
-    if registers:
-        options |= {"maxnreg": registers}
-    attend_once.launch(
-        (heads, rows, parts), query, keys, values, table, seats, contexts, query if slopes is None else slopes, partial, mass,
-        fresh.key, fresh.value, cos, sin, query.stride(0), query.stride(1), table.stride(0), fresh.key.stride(0), fresh.key.stride(1),
-        fresh.value.stride(0), fresh.value.stride(1), scale * LOG2_E, head_size=head_size, width=power_of_two(max(16, head_size)),
-        page_size=page_size, block=block, biased=slopes is not None, turned=fresh.rotation is not None, num_warps=warps, **options,
-    )  # fmt: skip
-    return Parted(partial, mass)
 
 
 def _write_fresh(

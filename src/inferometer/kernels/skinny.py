@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from inferometer.kernels.arrivals import MOST_ARRIVALS, arrivals, last_to_arrive
+from inferometer.kernels.finish import finished, linear_torch
 from inferometer.kernels.handover import hand_where, handover, take
-from inferometer.kernels.finish import finish, finished, linear_torch
+from inferometer.kernels.head_parts import HeadParts
 from inferometer.kernels.norm import NormWeights
 from inferometer.kernels.peaks import Peaks, peak
 from inferometer.kernels.prefetch import prefetch
@@ -47,17 +48,14 @@ def skinny_triton(
     norm: NormWeights | None = None,
     launch: Tiling | None = None,
     out: Tensor | None = None,
-    parted: Any = None,
 ) -> Tensor:
     """The kernels. launch: instead of what the table says. out: where the result goes, (rows, outputs) with a contiguous last dimension.
 
     norm: x is normed first, and rounded as a launch of its own would; only where the launch holds whole rows.
     """
-    if parted is not None:
-        x = parted.partial.view(parted.partial.shape[0], -1)[:, : weight.shape[1]]
     (rows, inputs), outputs = x.shape, weight.shape[0]
     if out is None:
-        out = torch.empty((rows, outputs), dtype=weight.dtype, device=x.device)
+        out = torch.empty((rows, outputs), dtype=x.dtype, device=x.device)
     assert out.stride(1) == 1
     if rows == 0 or outputs == 0:
         return out
@@ -65,7 +63,21 @@ def skinny_triton(
     added = out if residual is None else residual
     assert added.stride(1) == 1
     options = {"biased": bias is not None, "added": residual is not None, "activation": activation}
-    _product(x, weight, x if bias is None else bias, added, out, None, chosen, norm, options, parted)
+    _product(x, weight, x if bias is None else bias, added, out, None, chosen, norm, options)
+    return out
+
+
+def skinny_joined(parts: HeadParts, weight: Tensor, bias: Tensor | None, residual: Tensor, launch: Tiling) -> Tensor:
+    """`skinny` of one row of attention that is still in parts, which every program joins. launch: one that holds whole rows.
+
+    residual: (1, outputs), contiguous. Heads and their size are powers of two.
+    """
+    assert launch.whole
+    assert parts.rows == 1
+    assert residual.is_contiguous()
+    out = torch.empty_like(residual)
+    options = {"biased": bias is not None, "added": True, "activation": None}
+    _product(parts.partial[:, 0].flatten(1), weight, out if bias is None else bias, residual, out, None, launch, None, options, parts)
     return out
 
 
@@ -91,7 +103,7 @@ def _product(
     chosen: Tiling,
     norm: NormWeights | None,
     options: dict[str, Any],
-    parted: Any = None,
+    parted: HeadParts | None = None,
 ) -> None:
     """Launches the kernel for so many rows, which writes either `out` or `peaks`."""
     (rows, inputs), outputs = x.shape, weight.shape[0]
@@ -105,20 +117,20 @@ def _product(
     }  # fmt: skip
     if early:
         options["launch_pdl"] = True
-    if MAXREG and chosen.whole:
-        options["maxnreg"] = MAXREG
     marks = (out, out, out) if peaks is None else (peaks.tops, peaks.ids, peaks.sums)
     common = x, weight, bias, added, out, *marks
     if chosen.whole:
         span = chosen.span(outputs, processors(x.device))
         gamma, beta = (None, None) if norm is None else (norm.weight, norm.bias)
+        joined = {"parts": 0, "keys": 0, "head_size": 0}
+        if parted is not None:
+            joined = {"parts": parted.parts, "keys": parted.keys, "head_size": parted.head_size}
         rows_product.launch(
             (-(-outputs // span),), *common, x if gamma is None else gamma, x if beta is None else beta,
-            x if parted is None else parted.mass,
-            0.0 if norm is None else norm.epsilon, rows, outputs, span, x.stride(0), added.stride(0), out.stride(0), inputs=inputs,
-            width=power_of_two(inputs), members=power_of_two(rows), normed=None if norm is None else norm.kind,
-            weighted=gamma is not None, shifted=beta is not None, deep=DEEP, sides=SIDES,
-            joins=0 if parted is None else parted.parts, most=1 if parted is None else power_of_two(parted.parts), head_size=1 if parted is None else parted.head_size, **options,
+            x if parted is None else parted.mass, x if parted is None else parted.contexts, 0.0 if norm is None else norm.epsilon,
+            rows, outputs, span, x.stride(0), added.stride(0), out.stride(0), inputs=inputs, width=power_of_two(inputs),
+            members=power_of_two(rows), normed=None if norm is None else norm.kind, weighted=gamma is not None, shifted=beta is not None,
+            **joined, **options,
         )  # fmt: skip
         return
     assert norm is None
@@ -133,7 +145,8 @@ def _product(
             arrived = arrivals(x.device)
     _few.launch(
         (tiles, parts), *common, partial, arrived, rows, outputs, inputs, x.stride(0), added.stride(0), out.stride(0), members=padded,
-        parts=parts, stages=chosen.stages, block=chosen.block, even=inputs % chosen.block == 0, wide=wide(x.dtype, x.device), sides=SIDES > 0, handed=HANDED, **options,
+        parts=parts, stages=chosen.stages, block=chosen.block, even=inputs % chosen.block == 0, wide=wide(x.dtype, x.device), handed=HANDED,
+        **options,
     )  # fmt: skip
 
 
@@ -145,10 +158,7 @@ def standard(rows: int, inputs: int, dtype: torch.dtype) -> Tiling:
     return replace(found, block=found.block * 2 // dtype.itemsize)
 
 
-DEEP = False
-SIDES = 2
 HANDED = True
-MAXREG = 0
 
 
 @kernel("rows")
@@ -156,7 +166,7 @@ def _few(
     x: Any, weight: Any, bias: Any, residual: Any, out: Any, tops: Any, ids: Any, sums: Any, partial: Any, arrived: Any, rows: Any,
     outputs: Any, inputs: Any, x_row: Any, residual_row: Any, out_row: Any, members: constexpr, parts: constexpr, tile: constexpr,
     block: constexpr, stages: constexpr, even: constexpr, activation: constexpr, biased: constexpr, added: constexpr, peaked: constexpr,
-    wide: constexpr, early: constexpr, sides: constexpr, handed: constexpr,
+    wide: constexpr, early: constexpr, handed: constexpr,
 ) -> None:  # fmt: skip
     """Several rows, padded to those of a matrix product whose other side is the weight as it lies in memory.
 
@@ -178,8 +188,8 @@ def _few(
     # Outputs side by side, as the result is stored.
     across = column * tile + tl.arange(0, tile)[None, :]
     real = (m < rows)[:, None] & (across < outputs)
-    shift, beside = 0.0, 0.0
-    if biased & sides:
+    shift, beside = products, products
+    if biased:
         shift = tl.load(bias + across, mask=across < outputs, other=0)
     if early:
         # The kernel before may still write x and the residual, not the weight: what the first iterations read comes into the cache.
@@ -188,7 +198,7 @@ def _few(
             further = start + stage * block + tl.arange(0, block // line) * line
             prefetch(weights + tl.minimum(further, inputs - 1)[None, :])
         tl.extra.cuda.gdc_wait()
-    if added & sides:
+    if added:
         beside = tl.load(residual + m[:, None] * residual_row + across, mask=real, other=0)
     for base in tl.range(start, stop, block, num_stages=stages):
         k = base + lane
@@ -228,12 +238,7 @@ def _few(
                 for other in tl.static_range(parts):
                     # Not from the L1 cache: other processors have written them.
                     value += tl.load(here + other * (tile * members), mask=wanted, other=0, cache_modifier=".cg")
-        if sides:
-            rounded = finished(value, shift, beside, activation, biased, added, out.dtype.element_ty)
-        else:
-            at_residual = residual + m[:, None] * residual_row + across
-            at_bias = bias + tl.broadcast_to(across, (members, tile))
-            rounded = finish(value, at_bias, at_residual, real, activation, biased, added, out.dtype.element_ty)
+        rounded = finished(value, shift, beside, activation, biased, added, out.dtype.element_ty)
         if peaked:
             peak(rounded, across, real, m * tl.num_programs(0) + column, m < rows, tops, ids, sums)
         else:

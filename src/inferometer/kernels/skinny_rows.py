@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from inferometer.kernels.decode_once import joined_row
-from inferometer.kernels.finish import finished
+from inferometer.kernels.decode_parts import joined_row
+from inferometer.kernels.finish import finish
 from inferometer.kernels.norm import standardised
 from inferometer.kernels.peaks import joined, merged
-from inferometer.kernels.prefetch import prefetch
 from inferometer.kernels.support import constexpr, kernel, tl
 from inferometer.kernels.token_choice import score_of
 
 
-@kernel("span", "rows")
+@kernel("span", "rows", "contexts")
 def rows_product(
-    x: Any, weight: Any, bias: Any, residual: Any, out: Any, tops: Any, ids: Any, sums: Any, gamma: Any, beta: Any, mass: Any, epsilon: Any,
-    rows: Any, outputs: Any, span: Any, x_row: Any, residual_row: Any, out_row: Any, inputs: constexpr, width: constexpr,
-    members: constexpr, tile: constexpr, normed: constexpr, weighted: constexpr, shifted: constexpr, activation: constexpr,
-    biased: constexpr, added: constexpr, peaked: constexpr, early: constexpr, deep: constexpr, sides: constexpr, joins: constexpr, most: constexpr, head_size: constexpr,
+    x: Any, weight: Any, bias: Any, residual: Any, out: Any, tops: Any, ids: Any, sums: Any, gamma: Any, beta: Any, mass: Any,
+    contexts: Any, epsilon: Any, rows: Any, outputs: Any, span: Any, x_row: Any, residual_row: Any, out_row: Any, inputs: constexpr,
+    width: constexpr, members: constexpr, tile: constexpr, normed: constexpr, weighted: constexpr, shifted: constexpr,
+    activation: constexpr, biased: constexpr, added: constexpr, peaked: constexpr, early: constexpr, parts: constexpr, keys: constexpr,
+    head_size: constexpr,
 ) -> None:  # fmt: skip
     """Each program holds all rows in registers, normed if asked, and takes `span` outputs, a tile at a time.
 
     The weights of the next tile come while those of this one are summed up, and those of the first while the launch ahead ends.
     members: 1, 2 or 4, not below the number of rows; the last row stands in for those that are not there.
+    parts: if not 0, x is one row of attention in so many parts of `keys` keys, with their masses, which are joined first.
     """
     if early:
         tl.extra.cuda.gdc_launch_dependents()
@@ -35,31 +36,19 @@ def rows_product(
     # Behind the last output the last one is read again: what is masked is the row's end alone.
     lines = weight + tl.minimum(n, outputs - 1).to(tl.int64)[:, None] * inputs + k[None, :]
     w = tl.load(lines, mask=real[None, :], other=0, eviction_policy="evict_first")
-    if deep:
-        lines = weight + tl.minimum(n + tile, outputs - 1).to(tl.int64)[:, None] * inputs + k[None, :]
-        following = tl.load(lines, mask=real[None, :] & (first + tile < stop), other=0, eviction_policy="evict_first")
-    if biased & (sides == 3):
-        offset = tl.load(bias + n, mask=n < stop, other=0)
-    if early & biased & ((sides == 1) | (sides == 2)):
-        prefetch(bias + tl.minimum(first + tl.arange(0, 4) * 64, stop - 1))
     factor, shift = 1.0, 0.0
     if weighted:
         factor = tl.load(gamma + k, mask=real, other=0).to(tl.float32)
     if shifted:
         shift = tl.load(beta + k, mask=real, other=0).to(tl.float32)
+    if parts:
+        context = tl.load(contexts)
     if early:
         # The kernel before may still write x and the residual, not the weights.
         tl.extra.cuda.gdc_wait()
     last = rows - 1
-    if added & (sides == 3):
-        r0 = tl.load(residual + n, mask=n < stop, other=0)
-        if members > 1:
-            r1 = tl.load(residual + residual_row + n, mask=(n < stop) & (rows > 1), other=0)
-        if members > 2:
-            r2 = tl.load(residual + 2 * residual_row + n, mask=(n < stop) & (rows > 2), other=0)
-            r3 = tl.load(residual + 3 * residual_row + n, mask=(n < stop) & (rows > 3), other=0)
-    if joins:
-        x0 = joined_row(x, mass, joins, most, inputs // head_size, head_size, weight.dtype.element_ty)
+    if parts:
+        x0 = joined_row(x, mass, context, parts, keys, inputs // head_size, head_size)
     else:
         x0 = whole_row(x, k, real, factor, shift, epsilon, inputs, normed)
     if members > 1:
@@ -73,68 +62,24 @@ def rows_product(
     best3, place3, total3 = no_peak(tile)
     for base in tl.range(first, stop, tile, num_stages=1):
         n = base + tl.arange(0, tile)
+        lines = weight + tl.minimum(n + tile, outputs - 1).to(tl.int64)[:, None] * inputs + k[None, :]
+        following = tl.load(lines, mask=real[None, :] & (base + tile < stop), other=0, eviction_policy="evict_first")
+        wide = w.to(tl.float32)
         ours = n < stop
-        if not deep:
-            lines = weight + tl.minimum(n + tile, outputs - 1).to(tl.int64)[:, None] * inputs + k[None, :]
-            following = tl.load(lines, mask=real[None, :] & (base + tile < stop), other=0, eviction_policy="evict_first")
-        if sides == 3:
-            # What follows the next tile comes while this one is summed up.
-            there = n + tile < stop
-            if biased:
-                next_offset = tl.load(bias + n + tile, mask=there, other=0)
-            if added:
-                next0 = tl.load(residual + n + tile, mask=there, other=0)
-                if members > 1:
-                    next1 = tl.load(residual + residual_row + n + tile, mask=there & (rows > 1), other=0)
-                if members > 2:
-                    next2 = tl.load(residual + 2 * residual_row + n + tile, mask=there & (rows > 2), other=0)
-                    next3 = tl.load(residual + 3 * residual_row + n + tile, mask=there & (rows > 3), other=0)
-            o = offset if biased else 0.0
-            s0 = r0 if added else 0.0
-            s1 = r1 if added & (members > 1) else 0.0
-            s2 = r2 if added & (members > 2) else 0.0
-            s3 = r3 if added & (members > 2) else 0.0
-        else:
-            o, s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0, 0.0
-            if sides < 2:
-                wide = w.to(tl.float32)
-                v0 = tl.sum(wide * x0.to(tl.float32)[None, :], 1)
-            if biased:
-                o = tl.load(bias + n, mask=ours, other=0)
-            if added:
-                s0 = tl.load(residual + n, mask=ours, other=0)
-                if members > 1:
-                    s1 = tl.load(residual + residual_row + n, mask=ours & (rows > 1), other=0)
-                if members > 2:
-                    s2 = tl.load(residual + 2 * residual_row + n, mask=ours & (rows > 2), other=0)
-                    s3 = tl.load(residual + 3 * residual_row + n, mask=ours & (rows > 3), other=0)
-        if sides >= 2:
-            wide = w.to(tl.float32)
-            v0 = tl.sum(wide * x0.to(tl.float32)[None, :], 1)
-        value = finished(v0, o, s0, activation, biased, added, out.dtype.element_ty)
+        value = outcome(wide, x0, bias, residual, n, ours, activation, biased, added, out.dtype.element_ty)
         best0, place0, total0 = put(value, out, n, ours, best0, place0, total0, peaked)
         if members > 1:
-            value = outcome(wide, x1, o, s1, activation, biased, added, out.dtype.element_ty)
-            best1, place1, total1 = put(value, out + out_row, n, ours & (rows > 1), best1, place1, total1, peaked)
+            ours = (n < stop) & (rows > 1)
+            value = outcome(wide, x1, bias, residual + residual_row, n, ours, activation, biased, added, out.dtype.element_ty)
+            best1, place1, total1 = put(value, out + out_row, n, ours, best1, place1, total1, peaked)
         if members > 2:
-            value = outcome(wide, x2, o, s2, activation, biased, added, out.dtype.element_ty)
-            best2, place2, total2 = put(value, out + 2 * out_row, n, ours & (rows > 2), best2, place2, total2, peaked)
-            value = outcome(wide, x3, o, s3, activation, biased, added, out.dtype.element_ty)
-            best3, place3, total3 = put(value, out + 3 * out_row, n, ours & (rows > 3), best3, place3, total3, peaked)
+            ours = (n < stop) & (rows > 2)
+            value = outcome(wide, x2, bias, residual + 2 * residual_row, n, ours, activation, biased, added, out.dtype.element_ty)
+            best2, place2, total2 = put(value, out + 2 * out_row, n, ours, best2, place2, total2, peaked)
+            ours = (n < stop) & (rows > 3)
+            value = outcome(wide, x3, bias, residual + 3 * residual_row, n, ours, activation, biased, added, out.dtype.element_ty)
+            best3, place3, total3 = put(value, out + 3 * out_row, n, ours, best3, place3, total3, peaked)
         w = following
-        if deep:
-            lines = weight + tl.minimum(n + 2 * tile, outputs - 1).to(tl.int64)[:, None] * inputs + k[None, :]
-            following = tl.load(lines, mask=real[None, :] & (base + 2 * tile < stop), other=0, eviction_policy="evict_first")
-        if sides == 3:
-            if biased:
-                offset = next_offset
-            if added:
-                r0 = next0
-                if members > 1:
-                    r1 = next1
-                if members > 2:
-                    r2 = next2
-                    r3 = next3
     if peaked:
         leave(best0, place0, total0, 0, rows, tops, ids, sums)
         if members > 1:
@@ -158,10 +103,11 @@ def whole_row(
 
 @kernel()
 def outcome(
-    w: Any, x: Any, bias: Any, residual: Any, activation: constexpr, biased: constexpr, added: constexpr, dtype: constexpr,
+    w: Any, x: Any, bias: Any, residual: Any, n: Any, real: Any, activation: constexpr, biased: constexpr, added: constexpr,
+    dtype: constexpr,
 ) -> Any:  # fmt: skip
-    """Outputs of one row from weights w (tile, width), with all that follows the product. bias, residual: (tile,)."""
-    return finished(tl.sum(w * x.to(tl.float32)[None, :], 1), bias, residual, activation, biased, added, dtype)
+    """Outputs n of one row from weights w (tile, width), with all that follows the product."""
+    return finish(tl.sum(w * x.to(tl.float32)[None, :], 1), bias + n, residual + n, real, activation, biased, added, dtype)
 
 
 @kernel()
