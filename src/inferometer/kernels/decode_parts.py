@@ -87,19 +87,21 @@ def combined_group(
 
 @kernel()
 def joined_row(
-    partial: Any, mass: Any, context: Any, parts: constexpr, keys: constexpr, heads: constexpr, head_size: constexpr,
+    partial: Any, mass: Any, context: Any, parts: constexpr, keys: constexpr, inputs: constexpr, width: constexpr, head_size: constexpr,
 ) -> Any:  # fmt: skip
-    """The row (heads * head_size,) that parts of `keys` keys belong to, rounded as they are. All sizes but `parts` are powers of two."""
-    head = tl.arange(0, heads)[:, None]
-    d = tl.arange(0, head_size)[None, :]
-    best = tl.full([heads, 1], -1.0e38, tl.float32)
-    total = tl.zeros([heads, 1], tl.float32)
-    row = tl.zeros([heads, head_size], tl.float32)
+    """The row (width,) of `inputs` numbers that parts of `keys` keys belong to, rounded as they are; a head's size is a multiple of 8."""
+    group = tl.arange(0, width // 8)[:, None]
+    real = group < inputs // 8
+    head = group * 8 // head_size
+    d = tl.arange(0, 8)[None, :]
+    best = tl.full([width // 8, 1], -1.0e38, tl.float32)
+    total = tl.zeros([width // 8, 1], tl.float32)
+    row = tl.zeros([width // 8, 8], tl.float32)
     # Nothing here waits for another thread, so that all loads are under way at once.
     for part in tl.static_range(parts):
-        seen = part * keys < context
-        own = tl.load(mass + part * heads + head, mask=seen & (head >= 0), other=float("-inf"))
-        mean = tl.load(partial + (part * heads + head) * head_size + d, mask=seen & (head >= 0) & (d >= 0), other=0)
+        seen = real & (part * keys < context)
+        own = tl.load(mass + part * (inputs // head_size) + head, mask=seen, other=float("-inf"))
+        mean = tl.load(partial + part * inputs + group * 8 + d, mask=seen & (d >= 0), other=0)
         higher = tl.maximum(best, own)
         shrink = tl.exp2(best - higher)
         share = tl.exp2(own - higher)
@@ -107,4 +109,4 @@ def joined_row(
         row = row * shrink + share * mean.to(tl.float32)
         best = higher
     row = row / tl.where(total > 0, total, 1.0)
-    return tl.reshape(row, [heads * head_size]).to(partial.dtype.element_ty)
+    return tl.reshape(row, [width]).to(partial.dtype.element_ty)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,6 +12,8 @@ from torch.nn import functional
 from inferometer.kernels.arrivals import MOST_ARRIVALS, arrivals
 from inferometer.kernels.decode_kernels import attend_alone, attend_group
 from inferometer.kernels.decode_launch import AHEAD, ALONE, GROUPED, RESIDENT, Cut, cut
+from inferometer.kernels.decode_newest import Fresh
+from inferometer.kernels.decode_short import decode_short, serves
 from inferometer.kernels.handover import ROOM, handover
 from inferometer.kernels.kv_write import kv_write_torch
 from inferometer.kernels.rotary_write import rotate
@@ -22,20 +23,7 @@ LOG2_E = math.log2(math.e)
 
 
 HANDED = True
-
-
-@dataclass(frozen=True, slots=True)
-class Fresh:
-    """What the launch that attends writes to the pages itself: one launch less, where no other row of the sweep reads it.
-
-    key, value: (rows, kv_heads, head_size), views whose last dimension is contiguous, of the token at position context - 1.
-    rotation: cosines and signed sines (rows, 1, head_size) by which query and key are still to be rotated, see `rotate`; None if they
-    are not. The launch before may write all of these, but not the table, seats or contexts.
-    """
-
-    key: Tensor
-    value: Tensor
-    rotation: tuple[Tensor, Tensor] | None = None
+SHORT = True
 
 
 def paged_decode(
@@ -125,6 +113,17 @@ def paged_decode_triton(
 ) -> Tensor:
     """The kernels. tiling, cutting: instead of what the tables and `cut` say."""
     (rows, heads, head_size), kv_heads = query.shape, keys.shape[1]
+    if (
+        SHORT
+        and tiling is None
+        and cutting is None
+        and fresh is not None
+        and keys.dtype == query.dtype
+        and serves(query, kv_heads, longest)
+    ):
+        return decode_short(
+            query, keys, values, table, seats, contexts, page_size=page_size, scale=scale, longest=longest, slopes=slopes, fresh=fresh
+        )
     out = torch.empty((rows, heads, head_size), dtype=query.dtype, device=query.device)
     if rows == 0:
         return out

@@ -70,7 +70,7 @@ def skinny_triton(
 def skinny_joined(parts: HeadParts, weight: Tensor, bias: Tensor | None, residual: Tensor, launch: Tiling) -> Tensor:
     """`skinny` of one row of attention that is still in parts, which every program joins. launch: one that holds whole rows.
 
-    residual: (1, outputs), contiguous. Heads and their size are powers of two.
+    residual: (1, outputs), contiguous.
     """
     assert launch.whole
     assert parts.rows == 1

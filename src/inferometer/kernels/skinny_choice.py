@@ -18,8 +18,8 @@ from inferometer.kernels.support import capability, power_of_two, usable
 from inferometer.model.json_file import replace_json
 from inferometer.model.store import cache_dir
 
-SCHEMA_VERSION: Final = 3
-"""Of 1 and 2 launches were measured alone, and there were no formats but plain ones."""
+SCHEMA_VERSION: Final = 4
+"""Of 1 and 2 launches were measured alone, and there were no formats but plain ones; of 3 beside kernels of attention that took longer."""
 BUCKETS: Final = (1, 2, 4, 8, 16, 32)
 """Numbers of rows that are measured; what lies between two counts as the larger one."""
 DTYPES: Final = (torch.float16, torch.bfloat16)
