@@ -39,7 +39,6 @@ from inferometer.kernels import (
     token_bounds,
     token_choice,
 )
-from inferometer.kernels.decode_newest import Fresh
 from inferometer.kernels.mailbox import Mailbox
 from inferometer.kernels.quant_launch import quant_candidates
 from inferometer.kernels.skinny_launch import candidates
@@ -242,7 +241,7 @@ class TestCommonCards:
         rows = torch.zeros(2, heads + 2 * kv_heads, head_size, dtype=half(card))
         query, key, value = torch.split(rows, [heads, kv_heads, kv_heads], 1)
         angles = (rows[:, :1].contiguous(), rows[:, :1].contiguous()) if turned else None
-        fresh = Fresh(key, value, angles)
+        fresh = paged_decode.Fresh(key, value, angles)
         paged_decode.paged_decode_triton(
             query, **pages(kv_heads, head_size, half(card)), page_size=16, scale=0.1, longest=4096, fresh=fresh
         )
@@ -255,7 +254,7 @@ class TestCommonCards:
         query, key, value = torch.split(rows, [heads] * 3, 1)
         angles = (rows[:, :1].contiguous(), rows[:, :1].contiguous()) if turned else None
         slopes = None if turned else torch.zeros(heads)
-        fresh = Fresh(key, value, angles)
+        fresh = paged_decode.Fresh(key, value, angles)
         held = pages(heads, head_size, half(card))
         found = decode_short.decode_parts(query, **held, page_size=16, scale=0.1, longest=512, fresh=fresh, slopes=slopes)
         weight, residual = torch.zeros(1000, heads * head_size, dtype=half(card)), torch.zeros(1, 1000, dtype=half(card))
@@ -395,7 +394,7 @@ def test_every_row_of_invariant_kernels_goes_through_one_kind_of_matrix_instruct
 @pytest.mark.parametrize("card", [90], indirect=True)
 def test_nothing_but_old_pages_is_read_before_the_kernel_ahead_has_ended(card: Card) -> None:
     rows = torch.zeros(2, 12, 128, dtype=torch.bfloat16)
-    fresh = Fresh(rows[:, 4:8], rows[:, 8:])
+    fresh = paged_decode.Fresh(rows[:, 4:8], rows[:, 8:])
     paged_decode.paged_decode_triton(rows[:, :4], **pages(4, 128, torch.bfloat16), page_size=16, scale=0.1, longest=100, fresh=fresh)
     before, behind = (part.splitlines() for part in card.built[0].asm["ptx"].split("griddepcontrol.wait"))
     assert any("prefetch.global.L2" in line for line in before)
@@ -413,7 +412,7 @@ def test_nothing_but_old_pages_is_read_before_the_kernel_ahead_has_ended(card: C
 def test_attention_that_fetches_ahead_keeps_in_its_registers(card: Card, head_size: int) -> None:
     """It is bounded to what is left beside a product, and nothing goes to memory for that."""
     rows = torch.zeros(2, 12, head_size, dtype=torch.bfloat16)
-    fresh, slopes = Fresh(rows[:, 4:8], rows[:, 8:]), torch.zeros(4)
+    fresh, slopes = paged_decode.Fresh(rows[:, 4:8], rows[:, 8:]), torch.zeros(4)
     for longest in (100, 1000):
         named = {"page_size": 16, "scale": 0.1, "longest": longest, "slopes": slopes, "fresh": fresh}
         paged_decode.paged_decode_triton(rows[:, :4], **pages(4, head_size, torch.bfloat16), **named)

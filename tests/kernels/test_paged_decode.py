@@ -12,7 +12,6 @@ from torch import Tensor
 from inferometer.kernels import paged_decode as decode
 from inferometer.kernels.arrivals import arrivals
 from inferometer.kernels.decode_launch import MOST_PARTS, Cut, cut
-from inferometer.kernels.decode_newest import Fresh
 from inferometer.kernels.support import Tiles
 from inferometer.model.spec import Rotary
 from inferometer.nn.alibi import slopes as alibi
@@ -272,7 +271,7 @@ def test_kernel_writes_the_newest_keys_itself(
     named = {"page_size": 16, "scale": 0.1, "slopes": torch.tensor(alibi(heads)) if biased else None}
     rest = batch.table, batch.seats, batch.contexts
     keys, values = batch.keys.clone(), batch.values.clone()
-    fresh = Fresh(key, value, rotation)
+    fresh = decode.Fresh(key, value, rotation)
     want = decode.paged_decode_torch(query, keys, values, *rest, **named, fresh=fresh)
     if not turned:
         close(want, exact(batch, query, 0.1, named["slopes"]), dtype)
@@ -380,7 +379,7 @@ def test_gpu_writes_the_newest_keys_itself(
 
     def run() -> Tensor:
         heads_of_rows.copy_(source)
-        return decode.paged_decode_triton(query, keys, values, *rest, **named, longest=longest, fresh=Fresh(key, value, rotation))
+        return decode.paged_decode_triton(query, keys, values, *rest, **named, longest=longest, fresh=decode.Fresh(key, value, rotation))
 
     run()
     graph = torch.cuda.CUDAGraph()
@@ -393,7 +392,7 @@ def test_gpu_writes_the_newest_keys_itself(
         graph.replay()
         torch.cuda.synchronize()
         want_keys, want_values = batch.keys.clone(), batch.values.clone()
-        want = decode.paged_decode_torch(query, want_keys, want_values, *rest, **named, fresh=Fresh(key, value, rotation))
+        want = decode.paged_decode_torch(query, want_keys, want_values, *rest, **named, fresh=decode.Fresh(key, value, rotation))
         close(got, want.cpu().double(), dtype)
         assert not arrivals(query.device).any()
         first = got.clone() if first is None else first

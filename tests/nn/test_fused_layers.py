@@ -11,9 +11,9 @@ from tests.parity.configs import DECODERS, ENCODERS, config
 from torch import Tensor
 
 from inferometer.kernels import norm as norms
-from inferometer.kernels.decode_newest import Fresh
 from inferometer.kernels.head_parts import HeadParts
 from inferometer.kernels.norm import NormWeights, norm_torch
+from inferometer.kernels.paged_decode import Fresh
 from inferometer.model.config import read_spec
 from inferometer.model.spec import Activation, ModelSpec, NormKind
 from inferometer.nn import attention, paged_attention, stream

@@ -6,8 +6,7 @@ from typing import Any
 
 from inferometer.kernels.arrivals import last_to_arrive
 from inferometer.kernels.decode_newest import newest_of, newest_place, put_newest, turn
-from inferometer.kernels.decode_parts import combined, combined_group, handed_over
-from inferometer.kernels.handover import hand, hand_where
+from inferometer.kernels.decode_parts import combined, combined_group
 from inferometer.kernels.prefetch import prefetch
 from inferometer.kernels.support import constexpr, kernel, tl
 
@@ -45,7 +44,7 @@ def attend_alone(
     arrived: Any, key: Any, value: Any, cos: Any, sin: Any, query_row: Any, query_head: Any, table_row: Any, key_row: Any, key_head: Any,
     value_row: Any, value_head: Any, scale: Any, heads: constexpr, kv_heads: constexpr, head_size: constexpr, width: constexpr,
     members: constexpr, page_size: constexpr, block: constexpr, stages: constexpr, least: constexpr, whole: constexpr, biased: constexpr,
-    fresh: constexpr, turned: constexpr, ahead: constexpr, most: constexpr, wide: constexpr, early: constexpr, handed: constexpr,
+    fresh: constexpr, turned: constexpr, ahead: constexpr, most: constexpr, wide: constexpr, early: constexpr,
 ) -> None:  # fmt: skip
     """One query head with keys of its own. Every key of the block has its own running maximum and sums until the end, so that
     nothing in the loop waits for another warp.
@@ -161,16 +160,9 @@ def attend_alone(
     if fresh:
         # Not before: no load of keys would be sent out until they have come.
         put_newest(keys, values, own_key, own_value, own_place, head, ours, kv_heads, head_size, width)
-    if not whole:
-        at_part = at_head * parts + part
-        if handed:
-            if part < used - 1:
-                hand_where(partial + at_part * head_size + d, result, d < head_size)
-                hand(weight + at_part, highest + tl.log2(mass))
-            elif used > 1:
-                result = handed_over(partial, weight, at_head, used, parts, result, highest + tl.log2(mass), most, head_size, width)
-                tl.store(out + at_head * head_size + d, result, mask=d < head_size)
-        elif used > 1:
+    if not whole:  # noqa: SIM102 (known when compiled, the other when run)
+        if used > 1:
+            at_part = at_head * parts + part
             tl.store(partial + at_part * head_size + d, result, mask=d < head_size)
             tl.store(weight + at_part, highest + tl.log2(mass))
             if last_to_arrive(arrived + at_head, used):

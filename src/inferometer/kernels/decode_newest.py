@@ -2,26 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
-
 from inferometer.kernels.support import constexpr, kernel, tl
-
-
-@dataclass(frozen=True, slots=True)
-class Fresh:
-    """What the launch that attends writes to the pages itself: one launch less, where no other row of the sweep reads it.
-
-    key, value: (rows, kv_heads, head_size), views whose last dimension is contiguous, of the token at position context - 1.
-    rotation: cosines and signed sines (rows, 1, head_size) by which query and key are still to be rotated, see `rotate`; None if they
-    are not. The launch before may write all of these, but not the table, seats or contexts.
-    """
-
-    key: Tensor
-    value: Tensor
-    rotation: tuple[Tensor, Tensor] | None = None
 
 
 @kernel()

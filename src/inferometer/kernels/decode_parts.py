@@ -35,36 +35,6 @@ def combined(
 
 
 @kernel()
-def handed_over(
-    partial: Any, weight: Any, at_head: Any, used: Any, parts: Any, own: Any, own_mass: Any, most: constexpr, head_size: constexpr,
-    width: constexpr,
-) -> Any:  # fmt: skip
-    """As `combined`, by the program of the last part, which has its own."""
-    d = tl.arange(0, width)
-    part = tl.arange(0, most)
-    theirs = part < used - 1
-    real = theirs[:, None] & (d < head_size)[None, :]
-    at_mass = weight + at_head * parts + part
-    at = partial + (at_head * parts + part)[:, None] * head_size + d[None, :]
-    bits = tl.load(at, mask=real, other=0, volatile=True)
-    masses = tl.load(at_mass, mask=theirs, other=0, volatile=True)
-    while (tl.max((bits == -1).to(tl.int32)) | tl.max((masses == -1).to(tl.int32))) != 0:
-        bits = tl.load(at, mask=real, other=0, volatile=True)
-        masses = tl.load(at_mass, mask=theirs, other=0, volatile=True)
-    # No thread waits any more for what is taken away here.
-    tl.debug_barrier()
-    tl.store(at, tl.full([most, width], -1, tl.int32), mask=real)
-    tl.store(at_mass, tl.full([most], -1, tl.int32), mask=theirs)
-    mass = tl.where(theirs, masses.to(tl.float32, bitcast=True), float("-inf"))
-    highest = tl.maximum(tl.maximum(tl.max(mass, 0), own_mass), -1.0e38)
-    share = tl.exp2(mass - highest)
-    ours = tl.exp2(own_mass - highest)
-    whole = tl.sum(share, 0) + ours
-    sums = tl.sum(share[:, None] * bits.to(tl.float32, bitcast=True), 0) + ours * own
-    return sums / tl.where(whole > 0, whole, 1.0)
-
-
-@kernel()
 def combined_group(
     partial: Any, weight: Any, at_head: Any, real_head: Any, used: Any, parts: Any, most: constexpr, head_size: constexpr,
     members: constexpr, width: constexpr,
@@ -87,21 +57,19 @@ def combined_group(
 
 @kernel()
 def joined_row(
-    partial: Any, mass: Any, context: Any, parts: constexpr, keys: constexpr, inputs: constexpr, width: constexpr, head_size: constexpr,
+    partial: Any, mass: Any, context: Any, parts: constexpr, keys: constexpr, heads: constexpr, head_size: constexpr,
 ) -> Any:  # fmt: skip
-    """The row (width,) of `inputs` numbers that parts of `keys` keys belong to, rounded as they are; a head's size is a multiple of 8."""
-    group = tl.arange(0, width // 8)[:, None]
-    real = group < inputs // 8
-    head = group * 8 // head_size
-    d = tl.arange(0, 8)[None, :]
-    best = tl.full([width // 8, 1], -1.0e38, tl.float32)
-    total = tl.zeros([width // 8, 1], tl.float32)
-    row = tl.zeros([width // 8, 8], tl.float32)
+    """The row (heads * head_size,) that parts of `keys` keys belong to, rounded as they are. All sizes but `parts` are powers of two."""
+    head = tl.arange(0, heads)[:, None]
+    d = tl.arange(0, head_size)[None, :]
+    best = tl.full([heads, 1], -1.0e38, tl.float32)
+    total = tl.zeros([heads, 1], tl.float32)
+    row = tl.zeros([heads, head_size], tl.float32)
     # Nothing here waits for another thread, so that all loads are under way at once.
     for part in tl.static_range(parts):
-        seen = real & (part * keys < context)
-        own = tl.load(mass + part * (inputs // head_size) + head, mask=seen, other=float("-inf"))
-        mean = tl.load(partial + part * inputs + group * 8 + d, mask=seen & (d >= 0), other=0)
+        seen = part * keys < context
+        own = tl.load(mass + part * heads + head, mask=seen & (head >= 0), other=float("-inf"))
+        mean = tl.load(partial + (part * heads + head) * head_size + d, mask=seen & (head >= 0) & (d >= 0), other=0)
         higher = tl.maximum(best, own)
         shrink = tl.exp2(best - higher)
         share = tl.exp2(own - higher)
@@ -109,4 +77,4 @@ def joined_row(
         row = row * shrink + share * mean.to(tl.float32)
         best = higher
     row = row / tl.where(total > 0, total, 1.0)
-    return tl.reshape(row, [width]).to(partial.dtype.element_ty)
+    return tl.reshape(row, [heads * head_size]).to(partial.dtype.element_ty)

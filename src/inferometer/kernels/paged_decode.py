@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,9 +13,6 @@ from torch.nn import functional
 from inferometer.kernels.arrivals import MOST_ARRIVALS, arrivals
 from inferometer.kernels.decode_kernels import attend_alone, attend_group
 from inferometer.kernels.decode_launch import AHEAD, ALONE, GROUPED, RESIDENT, Cut, cut
-from inferometer.kernels.decode_newest import Fresh
-from inferometer.kernels.decode_short import decode_short, serves
-from inferometer.kernels.handover import ROOM, handover
 from inferometer.kernels.kv_write import kv_write_torch
 from inferometer.kernels.rotary_write import rotate
 from inferometer.kernels.support import Tiles, capability, early, look_up, power_of_two, processors, usable, wide
@@ -22,8 +20,18 @@ from inferometer.kernels.support import Tiles, capability, early, look_up, power
 LOG2_E = math.log2(math.e)
 
 
-HANDED = True
-SHORT = True
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """What the launch that attends writes to the pages itself: one launch less, where no other row of the sweep reads it.
+
+    key, value: (rows, kv_heads, head_size), views whose last dimension is contiguous, of the token at position context - 1.
+    rotation: cosines and signed sines (rows, 1, head_size) by which query and key are still to be rotated, see `rotate`; None if they
+    are not. The launch before may write all of these, but not the table, seats or contexts.
+    """
+
+    key: Tensor
+    value: Tensor
+    rotation: tuple[Tensor, Tensor] | None = None
 
 
 def paged_decode(
@@ -113,17 +121,6 @@ def paged_decode_triton(
 ) -> Tensor:
     """The kernels. tiling, cutting: instead of what the tables and `cut` say."""
     (rows, heads, head_size), kv_heads = query.shape, keys.shape[1]
-    if (
-        SHORT
-        and tiling is None
-        and cutting is None
-        and fresh is not None
-        and keys.dtype == query.dtype
-        and serves(query, kv_heads, longest)
-    ):
-        return decode_short(
-            query, keys, values, table, seats, contexts, page_size=page_size, scale=scale, longest=longest, slopes=slopes, fresh=fresh
-        )
     out = torch.empty((rows, heads, head_size), dtype=query.dtype, device=query.device)
     if rows == 0:
         return out
@@ -138,15 +135,11 @@ def paged_decode_triton(
     # Beyond, rows fill every card by themselves.
     parts = split.parts if rows * programs <= MOST_ARRIVALS else 1
     partial, weight, arrived = out, out, out
-    width = power_of_two(max(16, head_size))
-    handed = HANDED and group == 1 and parts > 1 and power_of_two(parts) * width <= 4096 and rows * heads * parts * (head_size + 1) <= ROOM
-    if handed:
-        partial = handover(query.device)
-        weight = partial[rows * heads * parts * head_size :]
-    elif parts > 1:
+    if parts > 1:
         arrived = arrivals(query.device)
         partial = torch.empty((rows, heads, parts, head_size), dtype=torch.float32, device=query.device)
         weight = torch.empty((rows, heads, parts), dtype=torch.float32, device=query.device)
+    width = power_of_two(max(16, head_size))
     # Without fresh keys the launch ahead may be the one that writes the block table, which is read before that has ended.
     early_options: dict[str, Any] = {"early": False} if fresh is None else early(query.device)
     key, value, cos, sin = query, query, query, query
@@ -164,8 +157,6 @@ def paged_decode_triton(
     if ahead and group == 1:
         # Beside a product's programs, which take three quarters of a processor's registers, or RESIDENT of its own kind.
         early_options |= {"maxnreg": 65536 // RESIDENT // (32 * chosen.warps)}
-    if group == 1:
-        early_options |= {"handed": handed}
     (attend_alone if group == 1 else attend_group).launch(
         (programs, rows, parts), query, keys, values, table, seats, contexts, query if slopes is None else slopes, out, partial, weight,
         arrived, key, value, cos, sin, query.stride(0), query.stride(1), table.stride(0), key_row, key_head, value_row, value_head,

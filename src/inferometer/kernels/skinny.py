@@ -10,7 +10,6 @@ from torch import Tensor
 
 from inferometer.kernels.arrivals import MOST_ARRIVALS, arrivals, last_to_arrive
 from inferometer.kernels.finish import finished, linear_torch
-from inferometer.kernels.handover import hand_where, handover, take
 from inferometer.kernels.head_parts import HeadParts
 from inferometer.kernels.norm import NormWeights
 from inferometer.kernels.peaks import Peaks, peak
@@ -70,7 +69,7 @@ def skinny_triton(
 def skinny_joined(parts: HeadParts, weight: Tensor, bias: Tensor | None, residual: Tensor, launch: Tiling) -> Tensor:
     """`skinny` of one row of attention that is still in parts, which every program joins. launch: one that holds whole rows.
 
-    residual: (1, outputs), contiguous.
+    residual: (1, outputs), contiguous. Heads and their size are powers of two.
     """
     assert launch.whole
     assert parts.rows == 1
@@ -138,15 +137,11 @@ def _product(
     padded = members(rows)
     partial, arrived = out, out
     if parts > 1:
-        if HANDED:
-            partial = handover(x.device)
-        else:
-            partial = torch.empty((tiles, parts, chosen.outputs, padded), dtype=torch.float32, device=x.device)
-            arrived = arrivals(x.device)
+        partial = torch.empty((tiles, parts, chosen.outputs, padded), dtype=torch.float32, device=x.device)
+        arrived = arrivals(x.device)
     _few.launch(
         (tiles, parts), *common, partial, arrived, rows, outputs, inputs, x.stride(0), added.stride(0), out.stride(0), members=padded,
-        parts=parts, stages=chosen.stages, block=chosen.block, even=inputs % chosen.block == 0, wide=wide(x.dtype, x.device), handed=HANDED,
-        **options,
+        parts=parts, stages=chosen.stages, block=chosen.block, even=inputs % chosen.block == 0, wide=wide(x.dtype, x.device), **options,
     )  # fmt: skip
 
 
@@ -158,15 +153,12 @@ def standard(rows: int, inputs: int, dtype: torch.dtype) -> Tiling:
     return replace(found, block=found.block * 2 // dtype.itemsize)
 
 
-HANDED = True
-
-
 @kernel("rows")
 def _few(
     x: Any, weight: Any, bias: Any, residual: Any, out: Any, tops: Any, ids: Any, sums: Any, partial: Any, arrived: Any, rows: Any,
     outputs: Any, inputs: Any, x_row: Any, residual_row: Any, out_row: Any, members: constexpr, parts: constexpr, tile: constexpr,
     block: constexpr, stages: constexpr, even: constexpr, activation: constexpr, biased: constexpr, added: constexpr, peaked: constexpr,
-    wide: constexpr, early: constexpr, handed: constexpr,
+    wide: constexpr, early: constexpr,
 ) -> None:  # fmt: skip
     """Several rows, padded to those of a matrix product whose other side is the weight as it lies in memory.
 
@@ -215,29 +207,16 @@ def _few(
     value = tl.trans(products)
     last = True
     if parts > 1:
+        here = partial + column.to(tl.int64) * (parts * tile * members) + m[:, None] * tile + tl.arange(0, tile)[None, :]
         wanted = tl.broadcast_to((m < rows)[:, None], (members, tile))
-        t = tl.arange(0, tile)
-        here = partial + column.to(tl.int64) * (parts * tile * members) + m[:, None] * tile + t[None, :]
-        if handed:
-            last = part == parts - 1
-            if not last:
-                hand_where(here + part * (tile * members), value, wanted)
-        else:
-            tl.store(here + part * (tile * members), value, mask=wanted)
-            last = last_to_arrive(arrived + column, parts)
+        tl.store(here + part * (tile * members), value, mask=wanted)
+        last = last_to_arrive(arrived + column, parts)
     if last:
         if parts > 1:
-            if handed:
-                together: tl.constexpr = parts if parts * members <= 128 else 128 // members
-                for first in tl.static_range(0, parts, together):
-                    other = first + tl.arange(0, together)[:, None, None]
-                    theirs = (other < parts - 1) & (m < rows)[None, :, None] & (t >= 0)[None, None, :]
-                    value += tl.sum(take(here[None, :, :] + other * (tile * members), theirs), 0)
-            else:
-                value = tl.zeros([members, tile], tl.float32)
-                for other in tl.static_range(parts):
-                    # Not from the L1 cache: other processors have written them.
-                    value += tl.load(here + other * (tile * members), mask=wanted, other=0, cache_modifier=".cg")
+            value = tl.zeros([members, tile], tl.float32)
+            for other in tl.static_range(parts):
+                # Not from the L1 cache: other processors have written them.
+                value += tl.load(here + other * (tile * members), mask=wanted, other=0, cache_modifier=".cg")
         rounded = finished(value, shift, beside, activation, biased, added, out.dtype.element_ty)
         if peaked:
             peak(rounded, across, real, m * tl.num_programs(0) + column, m < rows, tops, ids, sums)

@@ -48,7 +48,7 @@ def rows_product(
         tl.extra.cuda.gdc_wait()
     last = rows - 1
     if parts:
-        x0 = joined_row(x, mass, context, parts, keys, inputs, width, head_size)
+        x0 = joined_row(x, mass, context, parts, keys, inputs // head_size, head_size)
     else:
         x0 = whole_row(x, k, real, factor, shift, epsilon, inputs, normed)
     if members > 1:

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from inferometer.kernels.decode_newest import Fresh
 from inferometer.kernels.head_parts import HeadParts
 from inferometer.kernels.kv_scaled import scaled_write
 from inferometer.kernels.kv_write import kv_write
+from inferometer.kernels.paged_decode import Fresh
 from inferometer.kernels.rotary_write import rotary_write, rotate
 from inferometer.kernels.support import usable
 from inferometer.model.spec import ModelSpec

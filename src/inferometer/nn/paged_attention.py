@@ -11,10 +11,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from inferometer.kernels.decode_newest import Fresh
-from inferometer.kernels.decode_short import MOST_PARTS, decode_parts, serves
+from inferometer.kernels.decode_short import decode_parts, serves
 from inferometer.kernels.head_parts import HeadParts
-from inferometer.kernels.paged_decode import paged_decode
+from inferometer.kernels.paged_decode import Fresh, paged_decode
 from inferometer.kernels.ragged_prefill import ragged_prefill
 from inferometer.model.spec import Alibi, ModelSpec
 from inferometer.nn.alibi import slopes_of
@@ -105,7 +104,8 @@ def attend_pages_in_parts(
 ) -> HeadParts | None:
     """As `attend_pages` of sequences that all run one token, in parts; None where there are too many keys for that, or heads share them."""
     keys, values = cache.layer(layer)
-    if keys.dtype != query.dtype or not serves(query, keys.shape[1], plan.longest, MOST_PARTS):
+    count, heads, head_size = query.shape
+    if keys.dtype != query.dtype or not serves(count, heads, keys.shape[1], head_size, plan.longest, query.device):
         return None
     return decode_parts(
         query,
