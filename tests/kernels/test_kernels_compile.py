@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from inferometer.kernels import (
+    decode_short,
     eight_bit_matmul,
     embed,
     gate,
@@ -273,6 +274,20 @@ class TestCommonCards:
             query, **pages(kv_heads, head_size, half(card)), page_size=16, scale=0.1, longest=4096, fresh=fresh
         )
         card.check(kernels=1)
+
+    @pytest.mark.parametrize(("heads", "head_size"), [(16, 128), (32, 64)])
+    @pytest.mark.parametrize("turned", [False, True])
+    def test_decode_of_short_contexts_and_the_map_behind(self, card: Card, heads: int, head_size: int, turned: bool) -> None:
+        rows = torch.zeros(1, 3 * heads, head_size, dtype=half(card))
+        query, key, value = torch.split(rows, [heads] * 3, 1)
+        angles = (rows[:, :1].contiguous(), rows[:, :1].contiguous()) if turned else None
+        slopes = None if turned else torch.zeros(heads)
+        fresh = paged_decode.Fresh(key, value, angles)
+        held = pages(heads, head_size, half(card))
+        found = decode_short.decode_parts(query, **held, page_size=16, scale=0.1, longest=512, fresh=fresh, slopes=slopes)
+        weight, residual = torch.zeros(1000, heads * head_size, dtype=half(card)), torch.zeros(1, 1000, dtype=half(card))
+        skinny.skinny_joined(found, weight, residual[0], residual, candidates(1, heads * head_size)[0])
+        card.check(kernels=2)
 
     @pytest.mark.parametrize(("drawn", "bounded"), [(False, False), (True, False), (True, True)])
     def test_token_choice(self, card: Card, drawn: bool, bounded: bool) -> None:

@@ -9,12 +9,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from inferometer.kernels.finish import finish_torch
+from inferometer.kernels.head_parts import HeadParts
 from inferometer.kernels.norm import NormWeights
 from inferometer.kernels.quant_choice import multiplies, quant_launch_for, quant_many
 from inferometer.kernels.quant_linear import quant_linear_triton
 from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.kernels.quant_widened import widened
-from inferometer.kernels.skinny import skinny_triton
+from inferometer.kernels.skinny import skinny_joined, skinny_triton
 from inferometer.kernels.skinny_choice import DTYPES, Launches, launch_for
 from inferometer.kernels.skinny_launch import Tiling
 from inferometer.kernels.support import usable
@@ -75,6 +76,17 @@ class Linear(nn.Module):
                 return None
             return quant_linear_triton(x, self.quant, self.bias, activation=activation, norm=norm, launch=launch)
         return skinny_triton(x, self.weight, self.bias, activation=activation, norm=norm, launch=launch)
+
+    def joins(self, x: Tensor) -> bool:
+        """Whether `joined` computes as many rows as x has, of this type and device."""
+        launch = self.launch(x) if self.product is None and self.quant is None else None
+        return launch is not None and launch.whole and x.shape[0] == 1
+
+    def joined(self, parts: HeadParts, residual: Tensor) -> Tensor:
+        """attention weight^T + bias + residual of a row of attention that is still in parts; only where `joins`. residual: (1, outputs)."""
+        launch = self.launch(residual)
+        assert launch is not None
+        return skinny_joined(parts, self.weight, self.bias, residual, launch)
 
     def forward(self, x: Tensor, *, activation: Activation | None = None, residual: Tensor | None = None) -> Tensor:
         """(tokens, inputs) -> (tokens, outputs): activation(x weight^T + bias) + residual."""
