@@ -17,6 +17,7 @@ import torch
 from inferometer.kernels import (
     eight_bit_matmul,
     embed,
+    flags,
     gate,
     head_choice,
     invariant_attention,
@@ -104,6 +105,8 @@ def card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Car
         invariant_attention,
         quant_linear,
         eight_bit_matmul,
+        flags,
+        part_sum,
         rank_sum,
         rank_gather,
     )
@@ -324,7 +327,10 @@ class TestRanks:
         )
         part_sum.part_sum_triton(x, torch.stack([x, x]), 1)
         part_sum.part_sum_norm_triton(x, torch.stack([x]), 1, x.clone(), weights, x)
-        card.check(kernels=2)
+        words = torch.zeros(1, 2, dtype=torch.int32)
+        part_sum.part_sum_norm_triton(x, torch.stack([x]), 1, x.clone(), weights, x, flags.Flags(words, words[0, :1], 1))
+        flags.wait_triton(flags.Flags(torch.zeros(5, 4, dtype=torch.int32), words[0, :1], 3), ends=True)
+        card.check(kernels=4)
 
     @pytest.mark.parametrize("dtype", [torch.int64, torch.bfloat16, torch.uint8])
     def test_rank_gather(self, card: Card, dtype: torch.dtype) -> None:
@@ -346,6 +352,22 @@ def test_ranks_are_added_one_after_another(card: Card) -> None:
     assert len(added) == 3 * 8
     assert sum(first in sums for _, first, _ in added) == 2 * 8
     assert not any(second in sums for _, _, second in added)
+
+
+@pytest.mark.parametrize("card", [90], indirect=True)
+def test_what_is_copied_is_read_behind_its_flag(card: Card) -> None:
+    """Flags are loaded anew each time; then a fence, then a barrier, and only then the parts of other ranks."""
+    x, words = torch.zeros(1, 4096, dtype=torch.bfloat16), torch.zeros(1, 2, dtype=torch.int32)
+    part_sum.part_sum_triton(x, torch.stack([x]), 1, x, flags.Flags(words, words[0, :1], 1))
+    card.check(kernels=1)
+    ptx = card.built[0].asm["ptx"]
+    flag, fence = ptx.rindex("ld.volatile.global.b32"), ptx.index("fence.acq_rel.sys")
+    barrier = ptx.index("bar.sync", fence)
+    parts = [place.start() for place in re.finditer(r"ld\.global\.v4\.b32", ptx)]
+    assert flag < fence < barrier
+    assert sum(place < flag for place in parts) == 1  # this rank's own
+    assert sum(place > barrier for place in parts) == 2  # of the only other, which may come first or second
+    assert len(parts) == 3
 
 
 @pytest.mark.parametrize("card", [90], indirect=True)

@@ -41,7 +41,9 @@ class Collective(Protocol):
     def all_reduce_norm(self, x: Tensor, residual: Tensor, norm: NormWeights) -> Tensor:
         """norm(residual + the sum of every rank's x), which residual, (tokens, hidden) and equal on all ranks, becomes before it is normed.
 
-        As `all_reduce` and then `kernels.norm.norm`, with the roundings of the two. May lie where x did.
+        As `all_reduce` and then `kernels.norm.norm`, with the roundings of the two. May lie where x did, or where the next call but one
+        will write: see `kept`. A residual of many tokens becomes so in part, other rows on each rank, which is enough for further calls
+        of this and of `sum_of` on the same rows; see `completed`.
         """
         ...
 
@@ -50,6 +52,14 @@ class Collective(Protocol):
 
         The first rows may be added up while the function computes the last.
         """
+        ...
+
+    def completed(self, residual: Tensor) -> Tensor:
+        """A residual as `all_reduce_norm` and `sum_of` leave it, with all its rows on all ranks."""
+        ...
+
+    def kept(self, x: Tensor) -> Tensor:
+        """What a call has returned, in memory that no later call writes to."""
         ...
 
     def gather(self, x: Tensor, out: Tensor | None = None) -> Tensor:
@@ -84,6 +94,12 @@ class Alone:
 
     def sum_of(self, function: Callable[[Tensor], Tensor], x: Tensor, residual: Tensor, norm: NormWeights) -> Tensor:
         return self.all_reduce_norm(function(x), residual, norm)
+
+    def completed(self, residual: Tensor) -> Tensor:
+        return residual
+
+    def kept(self, x: Tensor) -> Tensor:
+        return x
 
     def gather(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         whole = x if self.size == 1 else x.repeat(1, self.size)

@@ -36,7 +36,8 @@ class Stream:
         """x + delta."""
         if self.delta is None:
             return self.x
-        return self.x + self.collective.all_reduce(self.delta if self.function is None else self.function(self.delta))
+        x = self.collective.completed(self.x)
+        return x + self.collective.all_reduce(self.delta if self.function is None else self.function(self.delta))
 
     def normed(self, norm: NormWeights) -> Tensor:
         """The norm of the whole, which x then is; it may lie where delta did."""

@@ -88,6 +88,14 @@ class GpuCollective:
             return self._copies.gather(x, out)
         return side_by_side(self._nccl.parts(x), out)
 
+    def completed(self, residual: Tensor) -> Tensor:
+        if self._copies is None or self._invariant or self.way(residual) != "copies":
+            return residual
+        return self._copies.completed(residual)
+
+    def kept(self, x: Tensor) -> Tensor:
+        return x.clone() if self._copies is not None and self._copies.holds(x) else x
+
     def minimum(self, number: int) -> int:
         return self._host.minimum(number)
 
@@ -99,8 +107,7 @@ class GpuCollective:
 
         Called from any thread. What launches wait for are words in memory of this rank; any words will do. Results are then worth nothing.
         """
-        boxes = [box for box in (self._box, None if self._copies is None else self._copies.meeting) if box is not None]
-        streams: list[Any] = [torch.cuda.default_stream(self.device), *([] if self._copies is None else [self._copies.side])]
+        streams: list[Any] = [torch.cuda.default_stream(self.device), *([] if self._copies is None else self._copies.sides)]
         make: Any = torch.cuda.Stream
         aside, deadline = make(self.device), time.monotonic() + seconds
         if "_nccl" in self.__dict__:
@@ -110,8 +117,10 @@ class GpuCollective:
             if time.monotonic() > deadline:
                 return False
             with torch.cuda.stream(aside):
-                for box in boxes:
-                    box.words.zero_()
+                if self._copies is not None:
+                    self._copies.let_go()
+                if self._box is not None:
+                    self._box.words.zero_()
             aside.synchronize()
         return True
 

@@ -2,46 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from inferometer.engine.parallel.peer_memory import PeerMemory, Peers, open_mailbox
-from inferometer.engine.parallel.pieces import SLOTS, moves, pieces
+from inferometer.engine.parallel.peer_memory import PeerMemory, Peers
+from inferometer.engine.parallel.pieces import SLOTS, moves, parts, pieces, rounds
+from inferometer.kernels.flags import Flags, wait
 from inferometer.kernels.norm import NormWeights
 from inferometer.kernels.part_sum import part_sum, part_sum_norm
-from inferometer.kernels.rank_sum import rank_sum
 
-SLOT_BYTES: Final = 32 << 20
-"""Of all other ranks' pieces together that lie here at a time."""
+PIECE_BYTES: Final = 16 << 20
+"""Of a piece at most."""
+ROOMS: Final = 2
+"""For results, used in turn: a sum may read what the one before it returned while it makes its own."""
+LONG_AGO: Final = 1 << 30
+"""By how much a flag is raised that lets everybody go on for good."""
+_PARTS, _SUMS = 0, 1
+"""What copies carry: parts of a sum to the rank that adds them up, and then the sum to all."""
 _ALIGNED: Final = 256
 """Bytes that slots begin at multiples of."""
 
 
 class PeerCopies:
-    """What ranks do to large tensors together, on the current stream and on one of its own.
+    """What ranks do to large tensors together, on the current stream and one more for each other rank.
 
-    Every rank writes each piece to all others, and adds up what it has and has got: between two that is as much as any way sends. Memory
-    for others' pieces is used anew once all ranks have met on the second stream; see `pieces` for why nothing is overwritten. Graphs may
-    record it. A row is at most `slot` bytes. meeting, side: where ranks meet, and the second stream.
+    A sum goes in pieces. Every rank adds up its own part of each: the others copy theirs there, and it copies the sum to all, so that
+    little is sent and nothing is added twice. Copies take no processor from the products meanwhile, and say by a flag behind them that
+    they have come; launches wait for flags, and nobody for anything else.
+
+    Memory for others' parts, and that for results, is used anew without another signal. Who has all of a result knows that each has
+    added up all its parts; and who has been sent the first part of a sum knows that its sender has read the result of the one before.
+    So a result lies there until the next call but one. Graphs may record all this, in one order on all ranks. A row is at most `slot`
+    bytes. sides: the streams.
     """
 
     def __init__(self, peers: Peers) -> None:
         rank, size = peers.host.rank, peers.host.size
         self._rank, self._size = rank, size
-        self.slot = SLOT_BYTES // (size - 1) // _ALIGNED * _ALIGNED
-        self._memory = PeerMemory(SLOTS * (size - 1) * self.slot, peers)
-        shape = SLOTS, size - 1, self.slot
-        self._here = self._memory.own.view(shape)
-        # Of ranks behind this one, its place in their memory is one less than its number.
-        self._there = [self._memory.of(peer).view(shape)[:, rank - (rank > peer)] for peer in range(size) if peer != rank]
-        self.meeting = open_mailbox(32, peers, programs=1, overlaps=False)
-        self._word = torch.zeros(4, dtype=torch.float16, device=peers.device)
+        self.slot = PIECE_BYTES // size // _ALIGNED * _ALIGNED
+        self._room = SLOTS * size * self.slot
+        inbox, flags = SLOTS * (size - 1) * self.slot, 2 * SLOTS * size * 4
+        self._memory = PeerMemory(inbox + ROOMS * self._room + flags, peers)
+        views = [self._views(self._memory.own if peer == rank else self._memory.of(peer), inbox) for peer in range(size)]
+        self._inbox, self._results, self._flags = views[rank]
+        self._there = [view for peer, view in enumerate(views) if peer != rank]
+        self._others = [peer for peer in range(size) if peer != rank]
+        self._flags.zero_()
+        self._time = torch.ones(1, dtype=torch.int32, device=peers.device)
+        # For when ranks have failed: memory of the host is then not to be had while launches wait.
+        self._now, self._up = (torch.empty_like(each, device="cpu", pin_memory=each.is_cuda) for each in (self._time, self._flags))
+        self._turn = 0
         make: Any = torch.cuda.Stream
-        # Before others: what it launches is next to nothing, and everything waits for it.
-        self.side: Any = make(peers.device, priority=-1)
+        self.sides: list[Any] = [make(peers.device) for _ in self._others]
+        peers.meet()  # no flag is raised before all are down
+
+    def _views(self, memory: Tensor, inbox: int) -> tuple[Tensor, Tensor, Tensor]:
+        """A rank's memory as others' parts (slots, size - 1, bytes), results (rooms, bytes) and flags (kinds, slots, size)."""
+        results = inbox + ROOMS * self._room
+        return (
+            memory[:inbox].view(SLOTS, self._size - 1, self.slot),
+            memory[inbox:results].view(ROOMS, self._room),
+            memory[results:].view(torch.int32).view(2, SLOTS, self._size),
+        )
 
     def serves(self, row_bytes: int) -> bool:
         """Whether rows are not too long."""
@@ -50,71 +75,153 @@ class PeerCopies:
     def sum(self, x: Tensor) -> Tensor:
         """x (tokens, width), contiguous, becomes its sum over the ranks."""
 
-        def add(y: Tensor, others: Tensor, rows: slice) -> None:
-            part_sum(y, others, self._rank)
+        def add(y: Tensor, others: Tensor, rows: slice, out: Tensor, flags: Flags) -> None:
+            part_sum(y, others, self._rank, out, flags)
 
-        self._exchange(x.shape[0], x.shape[1] * x.element_size(), lambda rows: x[rows], add)
-        return x
+        return self._sum(x, lambda rows: x[rows], add, x)
 
     def sum_of(self, function: Callable[[Tensor], Tensor], x: Tensor, residual: Tensor, norm: NormWeights) -> Tensor:
         """As `Collective.sum_of`, norms taken where sums are."""
-        out = torch.empty_like(residual)
 
-        def add(y: Tensor, others: Tensor, rows: slice) -> None:
-            part_sum_norm(y, others, self._rank, residual[rows], norm, out[rows])
+        def add(y: Tensor, others: Tensor, rows: slice, out: Tensor, flags: Flags) -> None:
+            part_sum_norm(y, others, self._rank, residual[rows], norm, out, flags)
 
-        self._exchange(x.shape[0], residual.shape[1] * residual.element_size(), lambda rows: function(x[rows]), add)
-        return out
+        return self._sum(residual, lambda rows: function(x[rows]), add, None)
 
     def gather(self, x: Tensor, out: Tensor) -> Tensor:
         """As `Collective.gather`; x is contiguous."""
         columns = x.shape[1]
-
-        def place(y: Tensor, others: Tensor, rows: slice) -> None:
-            for rank, part in enumerate([*others[: self._rank], y, *others[self._rank :]]):
-                there = out[rows, rank * columns : (rank + 1) * columns]
-                there.copy_(part[:, : there.shape[1]])
-
-        self._exchange(x.shape[0], columns * x.element_size(), lambda rows: x[rows], place)
+        for piece in pieces(x.shape[0], columns * x.element_size(), self.slot):
+            y, n = x[piece.start : piece.stop], len(piece)
+            result = self._result((self._size * n, columns), x.dtype).view(self._size, n, columns)
+            bytes_each = n * columns * x.element_size()
+            # Memory for results is free once all have begun.
+            self._sent(_PARTS, 0, None)
+            wait(self._arriving(_PARTS, 1), ends=False)
+            there = slice(self._rank * bytes_each, (self._rank + 1) * bytes_each)
+            self._join(self._sent(_SUMS, 0, lambda index: (self._there[index][1][self._turn, there], y)))
+            wait(self._arriving(_SUMS, 1), ends=True)
+            result[self._rank] = y
+            for rank, part in enumerate(result):
+                place = out[piece.start : piece.stop, rank * columns : (rank + 1) * columns]
+                place.copy_(part[:, : place.shape[1]])
         return out
 
-    def _exchange(self, rows: int, row_bytes: int, make: Callable[[slice], Tensor], add: Callable[[Tensor, Tensor, slice], None]) -> None:
-        """make: a piece of this rank's part, contiguous, of its rows. add: takes it with the others' pieces."""
-        main: Any = torch.cuda.current_stream(self._word.device)
-        self.side.wait_stream(main)
-        with torch.cuda.stream(self.side):
-            self._meet()  # all have read what they got before
-        cut = pieces(rows, row_bytes, self.slot)
-        held: dict[int, tuple[Tensor, Any]] = {}
+    def completed(self, residual: Tensor) -> Tensor:
+        """residual as `sum_of` leaves it, all rows of which then are what they are on the rank that has added them up."""
+
+        def keep(y: Tensor, others: Tensor, rows: slice, out: Tensor, flags: Flags) -> None:
+            wait(flags, ends=False)
+            out.copy_(y)
+
+        return self._sum(residual, lambda rows: residual[rows], keep, residual)
+
+    def holds(self, x: Tensor) -> bool:
+        """Whether x lies where a later call will write."""
+        return self._results.data_ptr() <= x.data_ptr() < self._results.data_ptr() + self._results.nbytes
+
+    def let_go(self) -> None:
+        """Raises all flags of this rank, by the current stream, which is waited for.
+
+        By copies from and to the host alone: launches that wait may leave no processor free for another.
+        """
+        stream: Any = torch.cuda.current_stream(self._time.device)
+        self._now.copy_(self._time, non_blocking=True)
+        stream.synchronize()
+        self._up.fill_(int(self._now) + LONG_AGO)
+        self._flags.copy_(self._up, non_blocking=True)
+        stream.synchronize()
+
+    def _sum(
+        self,
+        like: Tensor,
+        make: Callable[[slice], Tensor],
+        add: Callable[[Tensor, Tensor, slice, Tensor, Flags], None],
+        whole: Tensor | None,
+    ) -> Tensor:
+        """A tensor like this one: whole, if given. make: a piece of this rank's part, contiguous, of its rows. add: what is made of it in
+        its own rows, given the others' parts of these once the flags are up; it writes to where the result is to be."""
+        found = list(rounds(pieces(like.shape[0], like.shape[1] * like.element_size(), self.slot * self._size)))
+        if whole is None and len(found) == 1:
+            return self._round(found[0], like, make, add)
+        whole = torch.empty_like(like) if whole is None else whole
+        for cut in found:
+            whole[cut[0].start : cut[-1].stop] = self._round(cut, like, make, add)
+        return whole
+
+    def _round(
+        self,
+        cut: Sequence[range],
+        like: Tensor,
+        make: Callable[[slice], Tensor],
+        add: Callable[[Tensor, Tensor, slice, Tensor, Flags], None],
+    ) -> Tensor:
+        main: Any = torch.cuda.current_stream(self._time.device)
+        columns, first, row_bytes = like.shape[1], cut[0].start, like.shape[1] * like.element_size()
+        result = self._result((cut[-1].stop - first, columns), like.dtype)
+        arriving = self._arriving(_PARTS, len(cut))
+        held: dict[int, tuple[Tensor, list[Any]]] = {}
+        events: list[Any] = []
         for move in moves(len(cut)):
-            part = slice(cut[move.piece].start, cut[move.piece].stop)
+            piece = cut[move.piece]
+            shares = parts(piece, self._size)
+            own = shares[self._rank]
             if move.what == "make":
-                y = make(part)
-                held[move.piece] = y, self._send(y, move.piece % SLOTS, main)
-            else:
-                y, arrived = held.pop(move.piece)
-                main.wait_event(arrived)
-                others = self._here[move.piece % SLOTS, :, : y.nbytes]
-                add(y, _shaped(others, y), part)
+                y = make(slice(piece.start, piece.stop))
 
-    def _send(self, y: Tensor, slot: int, main: Any) -> Any:
-        """The event of everybody's pieces having come."""
-        self.side.wait_stream(main)
-        event: Any = torch.cuda.Event
-        arrived = event()
-        with torch.cuda.stream(self.side):
-            for there in self._there:
-                there[slot, : y.nbytes].copy_(y.view(-1).view(torch.uint8), non_blocking=True)
-            self._meet()
-            arrived.record(self.side)
-        return arrived
+                def part(index: int, y: Tensor = y, slot: int = move.piece, shares: Any = shares, start: int = piece.start) -> Any:
+                    rows = shares[self._others[index]]
+                    # Of ranks behind this one, its place in their memory is one less than its number.
+                    source = self._rank - (self._rank > self._others[index])
+                    there = self._there[index][0][slot, source, : len(rows) * row_bytes]
+                    return there, y[rows.start - start : rows.stop - start]
 
-    def _meet(self) -> None:
-        """On the second stream: waits for all ranks, whose copies have ended by then."""
-        rank_sum(self._word, self.meeting)
+                held[move.piece] = y, self._sent(_PARTS, move.piece, part)
+                continue
+            y, sent = held.pop(move.piece)
+            # Copies before launches that wait for copies, also where a device takes the two from one queue.
+            for event in sent:
+                main.wait_event(event)
+            out = result[own.start - first : own.stop - first]
+            if own:
+                others = self._inbox[move.piece, :, : len(own) * row_bytes].view(like.dtype).view(self._size - 1, len(own), columns)
+                add(y[own.start - piece.start : own.stop - piece.start], others, slice(own.start, own.stop), out, arriving.of(move.piece))
+            there = slice((own.start - first) * row_bytes, (own.stop - first) * row_bytes)
+            events = self._sent(_SUMS, move.piece, lambda index, out=out, there=there: (self._there[index][1][self._turn, there], out))
+        self._join(events)
+        wait(self._arriving(_SUMS, len(cut)), ends=True)
+        return result
 
+    def _result(self, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+        """Memory for a result, other than the last."""
+        self._turn = (self._turn + 1) % ROOMS
+        nbytes = shape[0] * shape[1] * dtype.itemsize
+        return self._results[self._turn, :nbytes].view(dtype).view(shape)
 
-def _shaped(others: Tensor, y: Tensor) -> Tensor:
-    """Bytes (ranks, bytes) as tensors like y, each of which is contiguous."""
-    parts = others.view(y.dtype)
-    return parts.view(parts.shape[0], *y.shape)
+    def _arriving(self, kind: int, count: int) -> Flags:
+        return Flags(self._flags[kind, :count], self._time, self._rank)
+
+    def _sent(self, kind: int, slot: int, what: Callable[[int], tuple[Tensor, Tensor]] | None) -> list[Any]:
+        """Copies to each other rank what the current stream has made, and raises this rank's flag there. what: by the place of the rank
+        among the others, where it goes, bytes, and what, contiguous; None for the flag alone. Returns events of the sides."""
+        main: Any = torch.cuda.current_stream(self._time.device)
+        make: Any = torch.cuda.Event
+        made, sent = make(), []
+        made.record(main)
+        for index, side in enumerate(self.sides):
+            side.wait_event(made)
+            with torch.cuda.stream(side):
+                if what is not None:
+                    there, here = what(index)
+                    there.copy_(here.reshape(-1).view(torch.uint8), non_blocking=True)
+                # Behind the copy in its stream, so that whoever sees the flag has what was copied.
+                self._there[index][2][kind, slot, self._rank].copy_(self._time[0], non_blocking=True)
+            event = make()
+            event.record(side)
+            sent.append(event)
+        return sent
+
+    def _join(self, sent: Sequence[Any]) -> None:
+        main: Any = torch.cuda.current_stream(self._time.device)
+        for event in sent:
+            main.wait_event(event)

@@ -12,17 +12,16 @@ LEAST_BYTES: Final = 8 << 20
 """Of a piece where there are several: below, the host takes longer to launch one than the link to carry it."""
 TILE: Final = 128
 """Rows that products are computed in."""
-LAG: Final = 3
-"""How many pieces are computed ahead of the one that is added up."""
-SLOTS: Final = LAG + 2
-"""Of memory that others write to. They write piece i + SLOTS where piece i was, once all have sent piece i + SLOTS - 1, each of which
-has added up piece i by then."""
+LAG: Final = 1
+"""How many pieces are computed ahead of the one that is added up: its parts are on their way while the next is computed."""
+SLOTS: Final = MOST + 1
+"""Pieces of a round: what is not a whole number of tiles may take one more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What a rank does with a piece, in the order of its stream: `make` computes it and sends it off, `add` waits for the others' and
-    adds them up."""
+    """What a rank does with a piece, in the order of its stream: `make` computes it and sends others their parts of it, `add` waits for
+    the others' parts of what is its own, adds them up and sends the sum to all."""
 
     what: Literal["make", "add"]
     piece: int
@@ -40,6 +39,19 @@ def pieces(rows: int, row_bytes: int, slot_bytes: int) -> tuple[range, ...]:
     if each > held:
         each = held // TILE * TILE or held
     return tuple(range(start, min(start + each, rows)) for start in range(0, rows, each))
+
+
+def rounds(found: tuple[range, ...]) -> Iterator[tuple[range, ...]]:
+    """As many pieces at a time as there are slots."""
+    for first in range(0, len(found), SLOTS):
+        yield found[first : first + SLOTS]
+
+
+def parts(piece: range, ranks: int) -> tuple[range, ...]:
+    """The rows that each rank adds up."""
+    each = -(-len(piece) // ranks)
+    bounds = [min(piece.start + each * rank, piece.stop) for rank in range(ranks + 1)]
+    return tuple(range(bounds[rank], bounds[rank + 1]) for rank in range(ranks))
 
 
 def moves(count: int) -> Iterator[Move]:
