@@ -25,6 +25,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from inferometer.bench.machine.environment import environment
+from inferometer.engine.parallel import pieces
 from inferometer.engine.parallel.gpu_collective import GpuCollective
 from inferometer.engine.parallel.nccl import Nccl
 from inferometer.engine.parallel.peer_memory import PeerMemory, Peers, open_mailbox, without_multicast
@@ -224,30 +225,42 @@ def collective_part(rank: Rank) -> Iterator[Row]:
     for size in SIZES:
         for way, seconds in times_s(ranks, size).items():
             yield {"what": way, "bytes": size, "us": seconds * 1e6}
-    x, weight = (torch.randn(shape, device=rank.device).to(DTYPE) / 16 for shape in ((8192, 2048), (2048, HIDDEN)))
+    ranks.choice = dict.fromkeys(SIZES, "copies")
+    for inputs in (HIDDEN // rank.size, 4 * HIDDEN // rank.size):
+        yield from behind_product(rank, ranks, inputs)
+
+
+def behind_product(rank: Rank, ranks: GpuCollective, inputs: int) -> Iterator[Row]:
+    """A sum of 64 MiB behind the product that makes it, as a layer of BLOOMZ-7B1 has two of for 8192 tokens."""
+    x, weight = (torch.randn(shape, device=rank.device).to(DTYPE) / 16 for shape in ((8192, inputs), (inputs, HIDDEN)))
     residual = torch.zeros(8192, HIDDEN, dtype=DTYPE, device=rank.device)
 
     def product(y: Tensor) -> Tensor:
         return torch.mm(y, weight)
 
-    ranks.choice = dict.fromkeys(SIZES, "copies")
     before = residual.clone()
     whole = ranks.all_reduce(product(x))
     normed = ranks.sum_of(product, x, residual, rank.norm)
-    torch.testing.assert_close(residual, before + whole, rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(ranks.completed(residual), before + whole, rtol=2e-2, atol=2e-2)
     torch.testing.assert_close(normed, rank.norm.of(before + whole), rtol=5e-2, atol=1e-1)
     assert rank.same(normed)
-    yield {
-        "what": "product and norm alone",
-        "bytes": residual.nbytes,
-        "us": rank.microseconds(lambda: rank.norm.of(residual, product(x)), 10),
-    }
-    for captured in (True, False):
-        what = f"product, sum, norm in pieces{'' if captured else ', not captured'}"
-        took = rank.microseconds(lambda: ranks.sum_of(product, x, residual, rank.norm), 10, captured=captured)
-        yield {"what": what, "bytes": residual.nbytes, "us": took}
-    took = rank.microseconds(lambda: ranks.all_reduce_norm(product(x), residual, rank.norm), 10)
-    yield {"what": "product, sum, norm, one by one", "bytes": residual.nbytes, "us": took}
+    what, nbytes = f"product of {inputs}", residual.nbytes
+    alone = rank.microseconds(lambda: rank.norm.of(residual, product(x)), 10)
+    yield {"what": f"{what} and norm alone", "bytes": nbytes, "us": alone}
+    most = pieces.MOST
+    try:
+        for pieces.MOST in (1, 2, 4):
+            took = rank.microseconds(lambda: ranks.sum_of(product, x, residual, rank.norm), 10)
+            yield {"what": f"{what}, sum, norm in {pieces.MOST}", "bytes": nbytes, "us": took}
+    finally:
+        pieces.MOST = most
+    took = rank.microseconds(lambda: ranks.sum_of(product, x, residual, rank.norm), 10, captured=False)
+    yield {"what": f"{what}, sum, norm, not captured", "bytes": nbytes, "us": took}
+    began = time.perf_counter()
+    for _ in range(10):
+        ranks.sum_of(product, x, residual, rank.norm)
+    yield {"what": f"{what}, sum, norm, the host", "bytes": nbytes, "us": (time.perf_counter() - began) * 1e5}
+    rank.meet()
 
 
 def beside(rank: Rank, first: Callable[[], object], second: Callable[[], object]) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -59,7 +59,10 @@ class Peers:
     room: Room
     barrier: threading.Barrier
     number: int = 0
-    device: torch.device = torch.device("cpu")
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
 
     @property
     def host(self) -> Any:
@@ -80,7 +83,7 @@ class Memory:
 
 
 @pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_copies, "PeerMemory", Memory)
     monkeypatch.setattr(peer_copies, "PIECE_BYTES", PIECE_BYTES)
     monkeypatch.setattr("inferometer.engine.parallel.pieces.LEAST_BYTES", PIECE_BYTES // 4)
@@ -89,7 +92,6 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(torch.cuda, "Event", Immediate)
     monkeypatch.setattr(torch.cuda, "stream", nullcontext)
     monkeypatch.setattr(torch.cuda, "current_stream", Immediate)
-    yield
 
 
 def on_all(size: int, work: Callable[[PeerCopies, int], Any]) -> list[Any]:
@@ -206,9 +208,10 @@ def test_a_result_of_one_round_lies_where_a_later_call_writes() -> None:
 
 
 def test_a_row_that_is_too_long_is_not_served() -> None:
-    assert on_all(2, lambda copies, rank: (copies.serves(copies.slot), copies.serves(copies.slot + 1), copies.serves(0))) == [
-        (True, False, False)
-    ] * 2
+    def work(copies: PeerCopies, rank: int) -> tuple[bool, bool, bool]:
+        return copies.serves(copies.slot), copies.serves(copies.slot + 1), copies.serves(0)
+
+    assert on_all(2, work) == [(True, False, False)] * 2
     assert on_all(4, lambda copies, rank: copies.slot * 4) == [PIECE_BYTES] * 4
 
 

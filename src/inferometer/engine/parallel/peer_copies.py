@@ -99,7 +99,7 @@ class PeerCopies:
             self._sent(_PARTS, 0, None)
             wait(self._arriving(_PARTS, 1), ends=False)
             there = slice(self._rank * bytes_each, (self._rank + 1) * bytes_each)
-            self._join(self._sent(_SUMS, 0, lambda index: (self._there[index][1][self._turn, there], y)))
+            self._join(self._sent(_SUMS, 0, lambda index, y=y, there=there: (self._there[index][1][self._turn, there], y)))
             wait(self._arriving(_SUMS, 1), ends=True)
             result[self._rank] = y
             for rank, part in enumerate(result):
