@@ -63,18 +63,33 @@ class GpuCollective:
 
     def all_reduce_norm(self, x: Tensor, residual: Tensor, norm: NormWeights) -> Tensor:
         x = x.contiguous()
+        copies = self._scattering(residual)
+        if copies is not None:
+            return copies.sum_of(lambda rows: rows, x, residual, norm)
         way = self.way(x)
-        if not self._invariant:
-            if way == "mailbox" and self._box is not None and sums_rows(x, self._box):
-                return rank_sum_norm(x, residual, norm, self._box)
-            if way == "copies" and self._copies is not None:
-                return self._copies.sum_of(lambda rows: rows, x, residual, norm)
+        if way == "mailbox" and not self._invariant and self._box is not None and sums_rows(x, self._box):
+            return rank_sum_norm(x, residual, norm, self._box)
         return norm.of(residual, self.sum_by(way, x))
 
     def sum_of(self, function: Callable[[Tensor], Tensor], x: Tensor, residual: Tensor, norm: NormWeights) -> Tensor:
-        if residual.nbytes < PIECES_FROM or self._invariant or self._copies is None or self.way(residual) != "copies":
+        copies = self._scattering(residual)
+        if copies is None or residual.nbytes < PIECES_FROM:
             return self.all_reduce_norm(function(x), residual, norm)
-        return self._copies.sum_of(function, x, residual, norm)
+        return copies.sum_of(function, x, residual, norm)
+
+    def completed(self, residual: Tensor) -> Tensor:
+        copies = self._scattering(residual)
+        return residual if copies is None else copies.completed(residual)
+
+    def kept(self, x: Tensor) -> Tensor:
+        return x.clone() if self._copies is not None and self._copies.holds(x) else x
+
+    def _scattering(self, residual: Tensor) -> PeerCopies | None:
+        """What adds up such a residual, of which each rank then has rows of its own: for large ones whatever else is as fast by itself, as
+        nothing else leaves the processors to the products."""
+        if self._copies is None or self._invariant or not self.able("copies", residual):
+            return None
+        return self._copies if residual.nbytes >= PIECES_FROM or self.way(residual) == "copies" else None
 
     def gather(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         x = x.contiguous()
@@ -88,20 +103,13 @@ class GpuCollective:
             return self._copies.gather(x, out)
         return side_by_side(self._nccl.parts(x), out)
 
-    def completed(self, residual: Tensor) -> Tensor:
-        if self._copies is None or self._invariant or self.way(residual) != "copies":
-            return residual
-        return self._copies.completed(residual)
-
-    def kept(self, x: Tensor) -> Tensor:
-        return x.clone() if self._copies is not None and self._copies.holds(x) else x
-
     def minimum(self, number: int) -> int:
         return self._host.minimum(number)
 
     def broadcast(self, value: T) -> T:
         return self._host.broadcast(value)
 
+    @torch.inference_mode()  # as may have been on where the memory was made, which nobody else may then write to
     def let_go(self, seconds: float) -> bool:
         """Once another rank has failed: ends what waits for it on this device, so that the device can be used, and left. Whether it has.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import torch
@@ -99,7 +99,7 @@ class PeerCopies:
             self._sent(_PARTS, 0, None)
             wait(self._arriving(_PARTS, 1), ends=False)
             there = slice(self._rank * bytes_each, (self._rank + 1) * bytes_each)
-            self._join(self._sent(_SUMS, 0, lambda index, y=y, there=there: (self._there[index][1][self._turn, there], y)))
+            self._join(self._sent(_SUMS, 0, [(view[1][self._turn, there], y) for view in self._there]))
             wait(self._arriving(_SUMS, 1), ends=True)
             result[self._rank] = y
             for rank, part in enumerate(result):
@@ -168,15 +168,7 @@ class PeerCopies:
             own = shares[self._rank]
             if move.what == "make":
                 y = make(slice(piece.start, piece.stop))
-
-                def part(index: int, y: Tensor = y, slot: int = move.piece, shares: Any = shares, start: int = piece.start) -> Any:
-                    rows = shares[self._others[index]]
-                    # Of ranks behind this one, its place in their memory is one less than its number.
-                    source = self._rank - (self._rank > self._others[index])
-                    there = self._there[index][0][slot, source, : len(rows) * row_bytes]
-                    return there, y[rows.start - start : rows.stop - start]
-
-                held[move.piece] = y, self._sent(_PARTS, move.piece, part)
+                held[move.piece] = y, self._sent(_PARTS, move.piece, [*self._parts_of(y, piece, move.piece)])
                 continue
             y, sent = held.pop(move.piece)
             # Copies before launches that wait for copies, also where a device takes the two from one queue.
@@ -187,10 +179,18 @@ class PeerCopies:
                 others = self._inbox[move.piece, :, : len(own) * row_bytes].view(like.dtype).view(self._size - 1, len(own), columns)
                 add(y[own.start - piece.start : own.stop - piece.start], others, slice(own.start, own.stop), out, arriving.of(move.piece))
             there = slice((own.start - first) * row_bytes, (own.stop - first) * row_bytes)
-            events = self._sent(_SUMS, move.piece, lambda index, out=out, there=there: (self._there[index][1][self._turn, there], out))
+            events = self._sent(_SUMS, move.piece, [(view[1][self._turn, there], out) for view in self._there])
         self._join(events)
         wait(self._arriving(_SUMS, len(cut)), ends=True)
         return result
+
+    def _parts_of(self, y: Tensor, piece: range, slot: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Of a piece, for each other rank: where its part goes, and that part."""
+        shares = parts(piece, self._size)
+        for peer, view in zip(self._others, self._there, strict=True):
+            here = y[shares[peer].start - piece.start : shares[peer].stop - piece.start]
+            # Of ranks behind this one, its place in their memory is one less than its number.
+            yield view[0][slot, self._rank - (self._rank > peer), : here.nbytes], here
 
     def _result(self, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
         """Memory for a result, other than the last."""
@@ -201,9 +201,9 @@ class PeerCopies:
     def _arriving(self, kind: int, count: int) -> Flags:
         return Flags(self._flags[kind, :count], self._time, self._rank)
 
-    def _sent(self, kind: int, slot: int, what: Callable[[int], tuple[Tensor, Tensor]] | None) -> list[Any]:
-        """Copies to each other rank what the current stream has made, and raises this rank's flag there. what: by the place of the rank
-        among the others, where it goes, bytes, and what, contiguous; None for the flag alone. Returns events of the sides."""
+    def _sent(self, kind: int, slot: int, what: Sequence[tuple[Tensor, Tensor]] | None) -> list[Any]:
+        """Copies to each other rank what the current stream has made, and raises this rank's flag there. what: for each, where it goes, as
+        bytes, and what, contiguous; None for the flag alone. Returns events of the sides."""
         main: Any = torch.cuda.current_stream(self._time.device)
         make: Any = torch.cuda.Event
         made, sent = make(), []
@@ -212,7 +212,7 @@ class PeerCopies:
             side.wait_event(made)
             with torch.cuda.stream(side):
                 if what is not None:
-                    there, here = what(index)
+                    there, here = what[index]
                     there.copy_(here.reshape(-1).view(torch.uint8), non_blocking=True)
                 # Behind the copy in its stream, so that whoever sees the flag has what was copied.
                 self._there[index][2][kind, slot, self._rank].copy_(self._time[0], non_blocking=True)
