@@ -33,7 +33,7 @@ from inferometer.engine.parallel.sum_choice import SIZES, WAYS
 from inferometer.engine.parallel.sum_tuning import times_s
 from inferometer.kernels.mailbox import Mailbox
 from inferometer.kernels.norm import NormWeights
-from inferometer.kernels.rank_sum import rank_sum, rank_sum_norm, rank_sum_torch
+from inferometer.kernels.rank_sum import rank_sum, rank_sum_add, rank_sum_norm, rank_sum_torch
 from inferometer.kernels.skinny import skinny_triton
 from inferometer.kernels.skinny_launch import candidates
 from inferometer.nn.gloo_collective import GlooCollective
@@ -149,6 +149,10 @@ def mailbox_part(rank: Rank) -> Iterator[Row]:
         assert rank.same(residual)
         assert rank.same(normed)
         yield from timed(rank, box, nbytes)
+    x, residual = torch.zeros(2, 1, HIDDEN, dtype=DTYPE, device=rank.device)
+    for chunk in (64, 128, 1024):
+        us = rank.microseconds(lambda chunk=chunk: rank_sum_add(x, residual, box, chunk=chunk))
+        yield {"what": f"ours: sum of {chunk}, residual", "bytes": 8 * KIB, "us": us}
     stress(rank, box)
     word = torch.zeros(4, dtype=DTYPE, device=rank.device)
     yield {"what": "ours: one word", "bytes": 8, "us": rank.microseconds(lambda: rank_sum(word, box))}
@@ -192,22 +196,35 @@ def stress(rank: Rank, box: Mailbox, rounds: int = 100) -> None:
 
 def chain(rank: Rank, box: Mailbox) -> Iterator[Row]:
     """What the sum adds between two products of one row, whose weights come from memory, beside a norm in the same place."""
-    weights = [torch.randn(HIDDEN, HIDDEN, device=rank.device).to(DTYPE) / 64 for _ in range(8)]
-    launch = candidates(1, HIDDEN)[0]
-    x, residual = torch.zeros(1, HIDDEN, dtype=DTYPE, device=rank.device), torch.zeros(1, HIDDEN, dtype=DTYPE, device=rank.device)
-    deltas = torch.empty_like(x)
+    for hidden in (HIDDEN, 7168):
+        yield from products_of(rank, box, hidden)
 
-    def products(between: Callable[[Tensor], Tensor]) -> None:
+
+def products_of(rank: Rank, box: Mailbox, hidden: int) -> Iterator[Row]:
+    weights = [torch.randn(hidden, hidden, device=rank.device).to(DTYPE) / 64 for _ in range(8)]
+    launch = candidates(1, hidden)[0]
+    x, residual = torch.zeros(1, hidden, dtype=DTYPE, device=rank.device), torch.zeros(1, hidden, dtype=DTYPE, device=rank.device)
+    deltas = torch.empty_like(x)
+    norm = NormWeights("layer", 1e-5, *torch.zeros(2, hidden, dtype=DTYPE, device=rank.device))
+
+    def products(between: Callable[[Tensor], Tensor], norm: NormWeights | None = None) -> None:
         state = x
         for weight in weights:
-            state = between(skinny_triton(state, weight, launch=launch, out=deltas))
+            state = between(skinny_triton(state, weight, launch=launch, norm=norm, out=deltas))
 
-    for what, between in (
-        ("products alone", lambda y: y),
-        ("products and norms", lambda y: rank.norm.of(residual, y)),
-        ("products, sums and norms", lambda y: rank_sum_norm(y, residual, rank.norm, box)),
-    ):
-        yield {"what": what, "bytes": 8 * KIB, "us": rank.microseconds(lambda between=between: products(between), 10) / len(weights)}
+    ways: list[tuple[str, Callable[[Tensor], Tensor], NormWeights | None]] = [
+        ("products alone", lambda y: y, None),
+        ("products that norm", lambda y: y, norm),
+        ("products and norms", lambda y: norm.of(residual, y), None),
+        ("products, sums and norms", lambda y: rank_sum_norm(y, residual, norm, box), None),
+    ]
+    ways += [
+        (f"sums of {chunk}, products that norm", lambda y, chunk=chunk: rank_sum_add(y, residual, box, chunk=chunk), norm)
+        for chunk in (32, 64, 128, 256, 1024)
+    ]
+    for what, between, inside in ways:
+        us = rank.microseconds(lambda between=between, inside=inside: products(between, inside), 10) / len(weights)
+        yield {"what": what, "bytes": DTYPE.itemsize * hidden, "us": us}
 
 
 def collective_part(rank: Rank) -> Iterator[Row]:

@@ -318,7 +318,8 @@ class TestRanks:
         rank_sum.rank_sum_norm(x, x.clone(), norm.NormWeights(kind, 1e-5, x[0], x[0] if kind == "layer" else None), box)
         rank_sum.rank_sum(x, box)
         rank_sum.rank_sum(torch.zeros(2, dtype=torch.float32), box)
-        card.check(kernels=3)
+        rank_sum.rank_sum_add(x, x.clone(), box)
+        card.check(kernels=4)
 
     def test_part_sum(self, card: Card) -> None:
         x, weights = (

@@ -47,6 +47,11 @@ class Collective(Protocol):
         """
         ...
 
+    def all_reduce_add(self, x: Tensor, residual: Tensor) -> Tensor | None:
+        """residual + the sum of every rank's x, both rounded, where residual was; None, and nothing done, for tensors for which that takes
+        no less than `all_reduce_norm`. As what follows may norm in its own launch."""
+        ...
+
     def sum_of(self, function: Callable[[Tensor], Tensor], x: Tensor, residual: Tensor, norm: NormWeights) -> Tensor:
         """all_reduce_norm(function(x), residual, norm), for a function of each row of x (tokens, inputs) by itself.
 
@@ -92,6 +97,9 @@ class Alone:
     def all_reduce_norm(self, x: Tensor, residual: Tensor, norm: NormWeights) -> Tensor:
         return norm.of(residual, x)
 
+    def all_reduce_add(self, x: Tensor, residual: Tensor) -> Tensor | None:
+        return None
+
     def sum_of(self, function: Callable[[Tensor], Tensor], x: Tensor, residual: Tensor, norm: NormWeights) -> Tensor:
         return self.all_reduce_norm(function(x), residual, norm)
 
@@ -120,6 +128,9 @@ class Unlinked(Alone):
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
+
+    def all_reduce_add(self, x: Tensor, residual: Tensor) -> Tensor | None:
+        return residual.add_(x)
 
 
 def side_by_side(parts: Tensor, out: Tensor | None = None) -> Tensor:

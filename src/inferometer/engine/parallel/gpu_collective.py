@@ -18,7 +18,7 @@ from inferometer.engine.parallel.sum_choice import Choice, Way, way_for
 from inferometer.kernels.mailbox import Mailbox
 from inferometer.kernels.norm import NormWeights
 from inferometer.kernels.rank_gather import gathers, rank_gather
-from inferometer.kernels.rank_sum import rank_sum, rank_sum_norm, rank_sum_torch, sums, sums_rows
+from inferometer.kernels.rank_sum import adds, rank_sum, rank_sum_add, rank_sum_norm, rank_sum_torch, sums, sums_rows
 from inferometer.nn.collective import Collective, side_by_side
 
 T = TypeVar("T")
@@ -70,6 +70,12 @@ class GpuCollective:
         if way == "mailbox" and not self._invariant and self._box is not None and sums_rows(x, self._box):
             return rank_sum_norm(x, residual, norm, self._box)
         return norm.of(residual, self.sum_by(way, x))
+
+    def all_reduce_add(self, x: Tensor, residual: Tensor) -> Tensor | None:
+        x = x.contiguous()
+        if self._invariant or self._box is None or not adds(x, self._box) or self.way(x) != "mailbox":
+            return None
+        return rank_sum_add(x, residual, self._box)
 
     def sum_of(self, function: Callable[[Tensor], Tensor], x: Tensor, residual: Tensor, norm: NormWeights) -> Tensor:
         copies = self._scattering(residual)
