@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
+import torch
 from torch import Tensor
 
+from inferometer.kernels.mailbox import PROGRAMS, ROOM_WORDS, Mailbox
 from inferometer.kernels.norm import NormWeights
+from inferometer.kernels.rank_sum import adds, rank_sum_add, rank_sum_norm, sums_rows
+from inferometer.kernels.support import processors, usable
 
 T = TypeVar("T")
 
@@ -124,13 +128,29 @@ ALONE: Final = Alone()
 
 
 class Unlinked(Alone):
-    """Takes a rank's part in nothing: what the others would add is left out. For measuring what a rank does by itself."""
+    """Takes a rank's part in nothing: what the others would add is left out. For measuring what a rank does by itself.
+
+    On a GPU small sums are launches as they would be with the others, from one memory to itself.
+    """
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
+        self._made: Mailbox | None = None
+
+    def all_reduce_norm(self, x: Tensor, residual: Tensor, norm: NormWeights) -> Tensor:
+        box = self._box(x.device)
+        return norm.of(residual, x) if box is None or not sums_rows(x, box) else rank_sum_norm(x, residual, norm, box)
 
     def all_reduce_add(self, x: Tensor, residual: Tensor) -> Tensor | None:
-        return residual.add_(x)
+        box = self._box(x.device)
+        return None if box is None or not adds(x, box) else rank_sum_add(x, residual, box)
+
+    def _box(self, device: torch.device) -> Mailbox | None:
+        if self._made is None and usable(device):
+            shape = Mailbox.shape(1, ROOM_WORDS, min(PROGRAMS, processors(device)))
+            words = torch.empty(shape, dtype=torch.int64, device=device)
+            self._made = Mailbox.over(0, words, [words.data_ptr()])
+        return self._made
 
 
 def side_by_side(parts: Tensor, out: Tensor | None = None) -> Tensor:

@@ -15,7 +15,7 @@ from inferometer.engine.parallel.nccl import Nccl
 from inferometer.engine.parallel.peer_copies import PeerCopies
 from inferometer.engine.parallel.peer_memory import Peers, UnsharedMemoryError, open_mailbox
 from inferometer.engine.parallel.sum_choice import Choice, Way, way_for
-from inferometer.kernels.mailbox import Mailbox
+from inferometer.kernels.mailbox import ROOM_WORDS, Mailbox
 from inferometer.kernels.norm import NormWeights
 from inferometer.kernels.rank_gather import gathers, rank_gather
 from inferometer.kernels.rank_sum import adds, rank_sum, rank_sum_add, rank_sum_norm, rank_sum_torch, sums, sums_rows
@@ -23,8 +23,6 @@ from inferometer.nn.collective import Collective, side_by_side
 
 T = TypeVar("T")
 
-ROOM_WORDS: Final = 4096
-"""Of a program of a mailbox: 32 KiB, the widest row of a model in 16 bits, and of all programs 4 MiB."""
 PIECES_FROM: Final = 16 << 20
 """Bytes of a sum from which on its first rows are sent while the last are computed, however they are sent."""
 
