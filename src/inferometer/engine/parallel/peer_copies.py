@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -24,6 +25,23 @@ _PARTS, _SUMS = 0, 1
 """What copies carry: parts of a sum to the rank that adds them up, and then the sum to all."""
 _ALIGNED: Final = 256
 """Bytes that slots begin at multiples of."""
+
+
+@dataclass(frozen=True, slots=True)
+class There:
+    """Where this rank writes in another's memory. slots: bytes for its part of each piece; rooms: bytes of results; flags: this rank's, by
+    kind and slot."""
+
+    rank: int
+    slots: tuple[Tensor, ...]
+    rooms: tuple[Tensor, ...]
+    flags: tuple[tuple[Tensor, ...], ...]
+
+    @classmethod
+    def of(cls, rank: int, own: int, inbox: Tensor, results: Tensor, flags: Tensor) -> There:
+        """In the memory of a rank, as `PeerCopies._views` has it, for the rank `own`."""
+        # Of ranks behind that one, its place is one less than its number.
+        return cls(rank, inbox[:, own - (own > rank)].unbind(), results.unbind(), tuple(kind.unbind() for kind in flags[..., own]))
 
 
 class PeerCopies:
@@ -48,15 +66,15 @@ class PeerCopies:
         self._memory = PeerMemory(inbox + ROOMS * self._room + flags, peers)
         views = [self._views(self._memory.own if peer == rank else self._memory.of(peer), inbox) for peer in range(size)]
         self._inbox, self._results, self._flags = views[rank]
-        self._there = [view for peer, view in enumerate(views) if peer != rank]
-        self._others = [peer for peer in range(size) if peer != rank]
         self._flags.zero_()
         self._time = torch.ones(1, dtype=torch.int32, device=peers.device)
+        self._word = self._time[0]
+        self._there = [There.of(peer, rank, *views[peer]) for peer in range(size) if peer != rank]
         # For when ranks have failed: memory of the host is then not to be had while launches wait.
         self._now, self._up = (torch.empty_like(each, device="cpu", pin_memory=each.is_cuda) for each in (self._time, self._flags))
         self._turn = 0
         make: Any = torch.cuda.Stream
-        self.sides: list[Any] = [make(peers.device) for _ in self._others]
+        self.sides: list[Any] = [make(peers.device) for _ in self._there]
         peers.meet()  # no flag is raised before all are down
 
     def _views(self, memory: Tensor, inbox: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -99,7 +117,7 @@ class PeerCopies:
             self._sent(_PARTS, 0, None)
             wait(self._arriving(_PARTS, 1), ends=False)
             there = slice(self._rank * bytes_each, (self._rank + 1) * bytes_each)
-            self._join(self._sent(_SUMS, 0, [(view[1][self._turn, there], y) for view in self._there]))
+            self._join(self._sent(_SUMS, 0, [(peer.rooms[self._turn][there], _bytes(y)) for peer in self._there]))
             wait(self._arriving(_SUMS, 1), ends=True)
             result[self._rank] = y
             for rank, part in enumerate(result):
@@ -168,7 +186,7 @@ class PeerCopies:
             own = shares[self._rank]
             if move.what == "make":
                 y = make(slice(piece.start, piece.stop))
-                held[move.piece] = y, self._sent(_PARTS, move.piece, [*self._parts_of(y, piece, move.piece)])
+                held[move.piece] = y, self._sent(_PARTS, move.piece, self._parts_of(_bytes(y), piece, shares, row_bytes, move.piece))
                 continue
             y, sent = held.pop(move.piece)
             # Copies before launches that wait for copies, also where a device takes the two from one queue.
@@ -179,18 +197,20 @@ class PeerCopies:
                 others = self._inbox[move.piece, :, : len(own) * row_bytes].view(like.dtype).view(self._size - 1, len(own), columns)
                 add(y[own.start - piece.start : own.stop - piece.start], others, slice(own.start, own.stop), out, arriving.of(move.piece))
             there = slice((own.start - first) * row_bytes, (own.stop - first) * row_bytes)
-            events = self._sent(_SUMS, move.piece, [(view[1][self._turn, there], out) for view in self._there])
+            here = self._results[self._turn, there]
+            events = self._sent(_SUMS, move.piece, [(peer.rooms[self._turn][there], here) for peer in self._there])
         self._join(events)
         wait(self._arriving(_SUMS, len(cut)), ends=True)
         return result
 
-    def _parts_of(self, y: Tensor, piece: range, slot: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Of a piece, for each other rank: where its part goes, and that part."""
-        shares = parts(piece, self._size)
-        for peer, view in zip(self._others, self._there, strict=True):
-            here = y[shares[peer].start - piece.start : shares[peer].stop - piece.start]
-            # Of ranks behind this one, its place in their memory is one less than its number.
-            yield view[0][slot, self._rank - (self._rank > peer), : here.nbytes], here
+    def _parts_of(self, y: Tensor, piece: range, shares: Sequence[range], row_bytes: int, slot: int) -> list[tuple[Tensor, Tensor]]:
+        """Of the bytes of a piece, for each other rank: where its part goes, and that part."""
+        found = []
+        for peer in self._there:
+            share = shares[peer.rank]
+            start, stop = (share.start - piece.start) * row_bytes, (share.stop - piece.start) * row_bytes
+            found.append((peer.slots[slot][: stop - start], y[start:stop]))
+        return found
 
     def _result(self, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
         """Memory for a result, other than the last."""
@@ -202,20 +222,20 @@ class PeerCopies:
         return Flags(self._flags[kind, :count], self._time, self._rank)
 
     def _sent(self, kind: int, slot: int, what: Sequence[tuple[Tensor, Tensor]] | None) -> list[Any]:
-        """Copies to each other rank what the current stream has made, and raises this rank's flag there. what: for each, where it goes, as
-        bytes, and what, contiguous; None for the flag alone. Returns events of the sides."""
+        """Copies bytes to each other rank that the current stream has made, and raises this rank's flag there. what: for each, where they go,
+        and which; None for the flag alone. Returns events of the sides."""
         main: Any = torch.cuda.current_stream(self._time.device)
         make: Any = torch.cuda.Event
         made, sent = make(), []
         made.record(main)
-        for index, side in enumerate(self.sides):
+        for index, (side, peer) in enumerate(zip(self.sides, self._there, strict=True)):
             side.wait_event(made)
             with torch.cuda.stream(side):
                 if what is not None:
                     there, here = what[index]
-                    there.copy_(here.reshape(-1).view(torch.uint8), non_blocking=True)
+                    there.copy_(here, non_blocking=True)
                 # Behind the copy in its stream, so that whoever sees the flag has what was copied.
-                self._there[index][2][kind, slot, self._rank].copy_(self._time[0], non_blocking=True)
+                peer.flags[kind][slot].copy_(self._word, non_blocking=True)
             event = make()
             event.record(side)
             sent.append(event)
@@ -225,3 +245,8 @@ class PeerCopies:
         main: Any = torch.cuda.current_stream(self._time.device)
         for event in sent:
             main.wait_event(event)
+
+
+def _bytes(x: Tensor) -> Tensor:
+    """The same memory, of a contiguous tensor."""
+    return x.view(-1).view(torch.uint8)
