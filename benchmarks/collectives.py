@@ -25,10 +25,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from inferometer.bench.machine.environment import environment
-from inferometer.engine.parallel import pieces
+from inferometer.engine.parallel import peer_rows
 from inferometer.engine.parallel.gpu_collective import GpuCollective
 from inferometer.engine.parallel.nccl import Nccl
 from inferometer.engine.parallel.peer_memory import PeerMemory, Peers, open_mailbox, without_multicast
+from inferometer.engine.parallel.peer_rows import PeerRows
 from inferometer.engine.parallel.sum_choice import SIZES, WAYS
 from inferometer.engine.parallel.sum_tuning import times_s
 from inferometer.kernels.mailbox import Mailbox
@@ -45,7 +46,7 @@ SMALL = (8 * KIB, 64 * KIB, 256 * KIB, 1 * MIB)
 LARGE = (16 * MIB, 64 * MIB)
 CALLS = 50
 """In a graph of small sums."""
-LIMITS_S = {"mailbox": 40, "collective": 70, "torch": 30, "nccl": 30, "order": 30}
+LIMITS_S = {"mailbox": 40, "rows": 40, "collective": 70, "torch": 30, "nccl": 30, "order": 30}
 
 
 class Rank:
@@ -242,7 +243,7 @@ def collective_part(rank: Rank) -> Iterator[Row]:
     for size in SIZES:
         for way, seconds in times_s(ranks, size).items():
             yield {"what": way, "bytes": size, "us": seconds * 1e6}
-    ranks.choice = dict.fromkeys(SIZES, "copies")
+    ranks.choice = dict.fromkeys(SIZES, "rows")
     for inputs in (HIDDEN // rank.size, 4 * HIDDEN // rank.size):
         yield from behind_product(rank, ranks, inputs)
 
@@ -264,13 +265,8 @@ def behind_product(rank: Rank, ranks: GpuCollective, inputs: int) -> Iterator[Ro
     what, nbytes = f"product of {inputs}", residual.nbytes
     alone = rank.microseconds(lambda: rank.norm.of(residual, product(x)), 10)
     yield {"what": f"{what} and norm alone", "bytes": nbytes, "us": alone}
-    most = pieces.MOST
-    try:
-        for pieces.MOST in (1, 2, 4):
-            took = rank.microseconds(lambda: ranks.sum_of(product, x, residual, rank.norm), 10)
-            yield {"what": f"{what}, sum, norm in {pieces.MOST}", "bytes": nbytes, "us": took}
-    finally:
-        pieces.MOST = most
+    took = rank.microseconds(lambda: ranks.sum_of(product, x, residual, rank.norm), 10)
+    yield {"what": f"{what}, sum, norm", "bytes": nbytes, "us": took}
     took = rank.microseconds(lambda: ranks.sum_of(product, x, residual, rank.norm), 10, captured=False)
     yield {"what": f"{what}, sum, norm, not captured", "bytes": nbytes, "us": took}
     began = time.perf_counter()
@@ -278,6 +274,36 @@ def behind_product(rank: Rank, ranks: GpuCollective, inputs: int) -> Iterator[Ro
         ranks.sum_of(product, x, residual, rank.norm)
     yield {"what": f"{what}, sum, norm, the host", "bytes": nbytes, "us": (time.perf_counter() - began) * 1e5}
     rank.meet()
+
+
+def rows_part(rank: Rank) -> Iterator[Row]:
+    """How many programs a large sum is best cut into, and what copies to another GPU cost the host and the device."""
+    x, residual = torch.zeros(2, 8192, HIDDEN, dtype=DTYPE, device=rank.device)
+    peers, usual = rank.peers(), peer_rows.PROGRAMS
+    for peer_rows.PROGRAMS in (1, 2, 4):
+        rows = PeerRows.open(peers)
+        what = f"rows, {peer_rows.PROGRAMS} programs a processor"
+        yield {
+            "what": what,
+            "bytes": x.nbytes,
+            "us": rank.microseconds(lambda rows=rows: rows.sum_of(lambda y: y, x, residual, rank.norm), 10),
+        }
+    peer_rows.PROGRAMS = usual
+    memory = PeerMemory(8 * MIB, peers)
+    for nbytes in (8, 8 * MIB):
+        there, here = memory.of((rank.rank + 1) % rank.size)[:nbytes], torch.zeros(nbytes, dtype=torch.uint8, device=rank.device)
+
+        def copy(there: Tensor = there, here: Tensor = here) -> Tensor:
+            return there.copy_(here, non_blocking=True)
+
+        yield {"what": "copy to a peer", "bytes": nbytes, "us": rank.microseconds(copy, 10)}
+        yield {"what": "copy to a peer, not captured", "bytes": nbytes, "us": rank.microseconds(copy, 10, captured=False)}
+        rank.meet()
+        began = time.perf_counter()
+        for _ in range(10):
+            copy()
+        yield {"what": "copy to a peer, the host", "bytes": nbytes, "us": rank.slowest((time.perf_counter() - began) * 1e5)}
+        rank.meet()
 
 
 def beside(rank: Rank, first: Callable[[], object], second: Callable[[], object]) -> float:
@@ -357,7 +383,14 @@ def order_part(rank: Rank) -> Iterator[Row]:
     yield {"what": "ours, memory made after NCCL", "bytes": small.nbytes, "us": rank.microseconds(lambda: rank_sum(small, again), 10)}
 
 
-PARTS = {"mailbox": mailbox_part, "collective": collective_part, "torch": torch_part, "nccl": nccl_part, "order": order_part}
+PARTS = {
+    "mailbox": mailbox_part,
+    "rows": rows_part,
+    "collective": collective_part,
+    "torch": torch_part,
+    "nccl": nccl_part,
+    "order": order_part,
+}
 
 
 def run_part(name: str, gpus: int) -> list[Row]:

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.gpu
 
 HIDDEN = 512
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-ROWS = (1, 3, 40, 700, 20000)
-"""By a mailbox, by several rows a program, by copies in one piece and in many."""
+ROWS = (1, 3, 40, 700, 70000)
+"""By a mailbox, by several rows a program, by rows of their own, in one round and in several."""
 
 
 def weights(device: torch.device, dtype: torch.dtype) -> NormWeights:
@@ -78,7 +78,7 @@ def sums(host: Any, store: Any, device: torch.device) -> None:
 
     ranks = GpuCollective(host, store, device, invariant=False, limit=timedelta(seconds=60))
     assert ranks.linked
-    for choice in ({}, dict.fromkeys(SIZES, "copies"), dict.fromkeys(SIZES, "nccl")):
+    for choice in ({}, dict.fromkeys(SIZES, "rows"), dict.fromkeys(SIZES, "nccl")):
         ranks.choice = choice
         for dtype in DTYPES:
             norm = weights(device, dtype)

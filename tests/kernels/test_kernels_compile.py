@@ -17,7 +17,6 @@ import torch
 from inferometer.kernels import (
     eight_bit_matmul,
     embed,
-    flags,
     gate,
     head_choice,
     invariant_attention,
@@ -26,12 +25,12 @@ from inferometer.kernels import (
     log_softmax,
     norm,
     paged_decode,
-    part_sum,
     quant_linear,
     quant_widened,
     ragged_prefill,
     rank_gather,
     rank_peaks,
+    rank_rows,
     rank_sum,
     rotary_write,
     rounded_rows,
@@ -105,9 +104,8 @@ def card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Car
         invariant_attention,
         quant_linear,
         eight_bit_matmul,
-        flags,
-        part_sum,
         rank_sum,
+        rank_rows,
         rank_gather,
     )
     for module in kernels:
@@ -321,22 +319,25 @@ class TestRanks:
         rank_sum.rank_sum_add(x[0, :768], x[1, :768], box)
         card.check(kernels=4)
 
-    def test_part_sum(self, card: Card) -> None:
-        x, weights = (
-            torch.zeros(3, 4096, dtype=torch.bfloat16),
-            norm.NormWeights("rms", 1e-5, torch.zeros(4096, dtype=torch.bfloat16), None),
-        )
-        part_sum.part_sum_triton(x, torch.stack([x, x]), 1)
-        part_sum.part_sum_norm_triton(x, torch.stack([x]), 1, x.clone(), weights, x)
-        words = torch.zeros(1, 2, dtype=torch.int32)
-        part_sum.part_sum_norm_triton(x, torch.stack([x]), 1, x.clone(), weights, x, flags.Flags(words, words[0, :1], 1))
-        flags.wait_triton(flags.Flags(torch.zeros(5, 4, dtype=torch.int32), words[0, :1], 3), ends=True)
-        card.check(kernels=4)
+    @pytest.mark.parametrize(("size", "hidden"), [(2, 4096), (4, 8192), (8, 4096), (3, 7168), (2, 768)])
+    @pytest.mark.parametrize("kind", ["layer", "rms"])
+    def test_rank_rows(self, card: Card, size: int, hidden: int, kind: NormKind) -> None:
+        shared, x = shared_rows(size), torch.zeros(3, hidden, dtype=torch.bfloat16)
+        rank_rows.rank_rows(x, shared, 0, x.clone(), norm.NormWeights(kind, 1e-5, x[0], x[0] if kind == "layer" else None))
+        rank_rows.rank_rows(x, shared, 1)
+        rank_rows.rank_copies(x, shared, 0)
+        card.check(kernels=3)
 
     @pytest.mark.parametrize("dtype", [torch.int64, torch.bfloat16, torch.uint8])
     def test_rank_gather(self, card: Card, dtype: torch.dtype) -> None:
         rank_gather.rank_gather(torch.zeros(3, 5, dtype=dtype), torch.zeros(3, 10, dtype=dtype), mailbox(2))
         card.check(kernels=1)
+
+
+def shared_rows(size: int) -> rank_rows.SharedRows:
+    slot, programs = 1 << 20, 8
+    memory = torch.empty(rank_rows.SharedRows.nbytes(size, slot, programs), dtype=torch.uint8)
+    return rank_rows.SharedRows.over(size - 1, slot, programs, memory, [memory.data_ptr()] * size)
 
 
 def mailbox(size: int) -> Mailbox:
@@ -353,22 +354,6 @@ def test_ranks_are_added_one_after_another(card: Card) -> None:
     assert len(added) == 3 * 8
     assert sum(first in sums for _, first, _ in added) == 2 * 8
     assert not any(second in sums for _, _, second in added)
-
-
-@pytest.mark.parametrize("card", [90], indirect=True)
-def test_what_is_copied_is_read_behind_its_flag(card: Card) -> None:
-    """Flags are loaded anew each time; then a fence, then a barrier, and only then the parts of other ranks."""
-    x, words = torch.zeros(1, 4096, dtype=torch.bfloat16), torch.zeros(1, 2, dtype=torch.int32)
-    part_sum.part_sum_triton(x, torch.stack([x]), 1, x, flags.Flags(words, words[0, :1], 1))
-    card.check(kernels=1)
-    ptx = card.built[0].asm["ptx"]
-    flag, fence = ptx.rindex("ld.volatile.global.b32"), ptx.index("fence.acq_rel.sys")
-    barrier = ptx.index("bar.sync", fence)
-    parts = [place.start() for place in re.finditer(r"ld\.global\.v4\.b32", ptx)]
-    assert flag < fence < barrier
-    assert sum(place < flag for place in parts) == 1  # this rank's own
-    assert sum(place > barrier for place in parts) == 2  # of the only other, which may come first or second
-    assert len(parts) == 3
 
 
 @pytest.mark.parametrize("card", [90], indirect=True)

@@ -6,25 +6,22 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from functools import cached_property
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from inferometer.engine.parallel.nccl import Nccl
-from inferometer.engine.parallel.peer_copies import PeerCopies
 from inferometer.engine.parallel.peer_memory import Peers, UnsharedMemoryError, open_mailbox
+from inferometer.engine.parallel.peer_rows import PeerRows
 from inferometer.engine.parallel.sum_choice import Choice, Way, way_for
 from inferometer.kernels.mailbox import ROOM_WORDS, Mailbox
 from inferometer.kernels.norm import NormWeights
 from inferometer.kernels.rank_gather import gathers, rank_gather
-from inferometer.kernels.rank_sum import adds, rank_sum, rank_sum_add, rank_sum_norm, rank_sum_torch, sums, sums_rows
+from inferometer.kernels.rank_sum import DTYPES, adds, rank_sum, rank_sum_add, rank_sum_norm, rank_sum_torch, sums, sums_rows
 from inferometer.nn.collective import Collective, side_by_side
 
 T = TypeVar("T")
-
-PIECES_FROM: Final = 16 << 20
-"""Bytes of a sum from which on its first rows are sent while the last are computed, however they are sent."""
 
 
 class GpuCollective:
@@ -44,11 +41,11 @@ class GpuCollective:
         self._host, self._store, self._limit, self._invariant = host, store, limit, invariant
         self.notice: str | None = None
         self._box: Mailbox | None = None
-        self._copies: PeerCopies | None = None
+        self._rows: PeerRows | None = None
         peers = Peers.of(host, store, device)
         if peers is not None:
             try:
-                self._box, self._copies = open_mailbox(ROOM_WORDS, peers), PeerCopies(peers)
+                self._box, self._rows = open_mailbox(ROOM_WORDS, peers), PeerRows.open(peers)
             except UnsharedMemoryError as error:
                 self.notice = f"the GPUs reach each other, but their memory is not shared ({error}): sums go through NCCL, and are slower"
         self.linked = self._box is not None
@@ -61,13 +58,7 @@ class GpuCollective:
 
     def all_reduce_norm(self, x: Tensor, residual: Tensor, norm: NormWeights) -> Tensor:
         x = x.contiguous()
-        copies = self._scattering(residual)
-        if copies is not None:
-            return copies.sum_of(lambda rows: rows, x, residual, norm)
-        way = self.way(x)
-        if way == "mailbox" and not self._invariant and self._box is not None and sums_rows(x, self._box):
-            return rank_sum_norm(x, residual, norm, self._box)
-        return norm.of(residual, self.sum_by(way, x))
+        return self.norm_by(self.way(x), x, residual, norm)
 
     def all_reduce_add(self, x: Tensor, residual: Tensor) -> Tensor | None:
         x = x.contiguous()
@@ -76,24 +67,19 @@ class GpuCollective:
         return rank_sum_add(x, residual, self._box)
 
     def sum_of(self, function: Callable[[Tensor], Tensor], x: Tensor, residual: Tensor, norm: NormWeights) -> Tensor:
-        copies = self._scattering(residual)
-        if copies is None or residual.nbytes < PIECES_FROM:
-            return self.all_reduce_norm(function(x), residual, norm)
-        return copies.sum_of(function, x, residual, norm)
+        rows = self._scattering(residual)
+        return self.all_reduce_norm(function(x), residual, norm) if rows is None else rows.sum_of(function, x, residual, norm)
 
     def completed(self, residual: Tensor) -> Tensor:
-        copies = self._scattering(residual)
-        return residual if copies is None else copies.completed(residual)
+        rows = self._scattering(residual)
+        return residual if rows is None else rows.completed(residual)
 
     def kept(self, x: Tensor) -> Tensor:
-        return x.clone() if self._copies is not None and self._copies.holds(x) else x
+        return x.clone() if self._rows is not None and self._rows.holds(x) else x
 
-    def _scattering(self, residual: Tensor) -> PeerCopies | None:
-        """What adds up such a residual, of which each rank then has rows of its own: for large ones whatever else is as fast by itself, as
-        nothing else leaves the processors to the products."""
-        if self._copies is None or self._invariant or not self.able("copies", residual):
-            return None
-        return self._copies if residual.nbytes >= PIECES_FROM or self.way(residual) == "copies" else None
+    def _scattering(self, residual: Tensor) -> PeerRows | None:
+        """What adds up such a residual, of which each rank then has rows of its own."""
+        return None if self._invariant or self.way(residual) != "rows" else self._rows
 
     def gather(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         x = x.contiguous()
@@ -103,8 +89,8 @@ class GpuCollective:
             return self._host.gather(x, out)
         if self._box is not None and gathers(x, out, self._box):
             return rank_gather(x, out, self._box)
-        if self._copies is not None and self._copies.serves(x.shape[1] * x.element_size()):
-            return self._copies.gather(x, out)
+        if self._rows is not None and self._rows.gathers(x):
+            return self._rows.gather(x, out)
         return side_by_side(self._nccl.parts(x), out)
 
     def minimum(self, number: int) -> int:
@@ -119,18 +105,18 @@ class GpuCollective:
 
         Called from any thread. What launches wait for are words in memory of this rank; any words will do. Results are then worth nothing.
         """
-        streams: list[Any] = [torch.cuda.default_stream(self.device), *([] if self._copies is None else self._copies.sides)]
+        working: Any = torch.cuda.default_stream(self.device)
         make: Any = torch.cuda.Stream
         aside, deadline = make(self.device), time.monotonic() + seconds
         if "_nccl" in self.__dict__:
             self._nccl.close()
         # Every launch takes the words away that it has waited for, and there may be hundreds behind it.
-        while not all(stream.query() for stream in streams):
+        while not working.query():
             if time.monotonic() > deadline:
                 return False
             with torch.cuda.stream(aside):
-                if self._copies is not None:
-                    self._copies.let_go()
+                if self._rows is not None:
+                    self._rows.let_go()
                 if self._box is not None:
                     self._box.words.zero_()
             aside.synchronize()
@@ -138,14 +124,14 @@ class GpuCollective:
 
     def way(self, x: Tensor) -> Way:
         """How `all_reduce` adds up x, (tokens, width)."""
-        return way_for(x.nbytes, self.choice, {way: self.able(way, x) for way in ("mailbox", "copies", "nccl")})
+        return way_for(x.nbytes, self.choice, {way: self.able(way, x) for way in ("mailbox", "rows", "nccl")})
 
     def able(self, way: Way, x: Tensor) -> bool:
         """Whether x can be added up in this way, now."""
         if way == "mailbox":
             return self._box is not None and sums(x, self._box)
-        if way == "copies":
-            return self._copies is not None and self._copies.serves(x.shape[-1] * x.element_size())
+        if way == "rows":
+            return self._rows is not None and x.dtype in DTYPES and self._rows.serves(x.shape[-1] * x.element_size())
         # Where NCCL was recorded, memory could no longer be shared: a process may do so again for another model.
         return not self.linked or not (self._invariant or torch.cuda.is_current_stream_capturing())
 
@@ -153,9 +139,18 @@ class GpuCollective:
         """x, contiguous, becomes its sum over the ranks, in this way, which is able to. Returns where the sum is."""
         if way == "mailbox" and self._box is not None:
             return rank_sum(x, self._box)
-        if way == "copies" and self._copies is not None:
-            return self._copies.sum(x)
+        if way == "rows" and self._rows is not None:
+            return self._rows.sum(x)
         return x.copy_(rank_sum_torch(self._nccl.parts(x))) if self._invariant else self._nccl.sum(x)
+
+    def norm_by(self, way: Way, x: Tensor, residual: Tensor, norm: NormWeights) -> Tensor:
+        """`all_reduce_norm` of x, contiguous, in this way, which is able to."""
+        if not self._invariant:
+            if way == "mailbox" and self._box is not None and sums_rows(x, self._box):
+                return rank_sum_norm(x, residual, norm, self._box)
+            if way == "rows" and self._rows is not None:
+                return self._rows.sum_of(lambda some: some, x, residual, norm)
+        return norm.of(residual, self.sum_by(way, x))
 
     def disconnect(self) -> None:
         """Closes what NCCL holds, until it is needed again."""
