@@ -26,14 +26,9 @@ _PEER_FLOOR_S = 4.4e-6
 _WORD_S = 2.3e-6
 _PEER_SHARE = 0.51
 _COPY_SHARE = 0.85
-# Large sums go in pieces, whose parts the copy engines carry to whoever adds them up, and then the sum to all. A copy and the flag behind
-# it take so much longer than the bytes do; products take so much longer while copies use the memory beside them (177 us alone, 190).
-_FLAG_S = 8e-6
-_BESIDE = 0.07
-_PIECE_BYTES = 8 << 20
-_MOST_PIECES = 4
-STAGED_BYTES = 16 << 20
-"""Of a sum that is always carried so: the product that makes it goes on meanwhile, and each device norms rows of its own."""
+# A large sum is one launch: each device is sent its rows of all parts, adds them up and norms them, and sends them to all.
+_ROWS_FLOOR_S = 15e-6
+_ROWS_SHARE = 0.8  # of what copies alone carry
 
 
 def all_reduce_s(payload_bytes: float, devices: int, link: Link, *, one_shot: bool) -> float:
@@ -54,26 +49,11 @@ def reaches(link: Link) -> bool:
 
 
 def peer_sum_s(payload_bytes: float, devices: int, link: Link) -> float:
-    """Seconds of a sum of `payload_bytes` over `devices` that write into each other's memory, norms included, by itself."""
+    """Seconds of a sum of `payload_bytes` over `devices` that write into each other's memory, residual and norm included."""
     floor = _PEER_FLOOR_S + (0.0 if link.word_s is None else link.word_s - _WORD_S)
     at_once = floor + (devices - 1) * payload_bytes / (_copies(link) * _PEER_SHARE / _COPY_SHARE)
-    return min(at_once, staged_sum_s(payload_bytes, devices, link))
-
-
-def staged_sum_s(payload_bytes: float, devices: int, link: Link, product_s: float = 0.0) -> float:
-    """Seconds that a sum adds to the product that makes it, which takes product_s by itself, where copy engines carry it in pieces."""
-    pieces = sum_pieces(payload_bytes)
-    half_s = (devices - 1) / devices * payload_bytes / _copies(link)
-    # Either copies follow each other from the first piece on, or those of the last piece alone are behind the product.
-    linked_s = product_s / pieces + 2 * (half_s + pieces * _FLAG_S)
-    computed_s = product_s + 2 * (half_s / pieces + _FLAG_S)
-    slowed_s = _BESIDE * min(2 * half_s, product_s * (pieces - 1) / pieces)
-    return max(linked_s, computed_s + slowed_s) - product_s
-
-
-def sum_pieces(payload_bytes: float) -> int:
-    """Of a sum that copy engines carry."""
-    return max(1, min(_MOST_PIECES, int(payload_bytes // _PIECE_BYTES)))
+    sent = 2 * (devices - 1) / devices * payload_bytes
+    return min(at_once, _ROWS_FLOOR_S + sent / (_copies(link) * _ROWS_SHARE))
 
 
 def _copies(link: Link) -> float:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 from inferometer.estimate.attention import Attention
-from inferometer.estimate.collective import STAGED_BYTES, all_reduce_s, gather_s, peer_sum_s, reaches, staged_sum_s, sum_pieces, transfer_s
+from inferometer.estimate.collective import all_reduce_s, gather_s, peer_sum_s, reaches, transfer_s
 from inferometer.estimate.cost import Cost, OpTime
 from inferometer.estimate.gemm import overlapped, product
 from inferometer.estimate.machine import Machine
@@ -31,7 +31,7 @@ _VECTOR_SHARE = 0.5
 _DECOMPOSED = "bitsandbytes"
 # What ranks tell each other of a row whose likeliest token is wanted: its score, the token and the sum that makes it a probability.
 _PEAK_BYTES = 12
-# Norms of the residual stream behind sums over devices.
+# Norms of the residual stream, behind sums over devices.
 _SUMMED = ("attention_norm", "feed_forward_norm", "final_norm")
 # How sharply the slower of host and device decides: they wait for each other a little where they are alike.
 _HOST_OVERLAP = 6.0
@@ -63,7 +63,7 @@ class Pricing:
 
     def cost(self, ops: tuple[Op, ...], step: Step) -> Cost:
         """The expected time of a step with these ops (attention counted half, see model.work)."""
-        times = (*self._times(ops, step), *self._sampler(ops, step))
+        times = (*(self.op_time(op, step) for op in ops), *self._sampler(ops, step))
         launches = sum(each.launches for each in times)
         decodes = all(share.queries == 1 and share.before for share in step.shares)
         host, after, waits = self._host_s(launches, decodes), self._after_s(step), self._waits_s(ops)
@@ -98,22 +98,12 @@ class Pricing:
             others_watts=self.power.static_w if self.turns and self.power is not None else None,
         )
 
-    def _times(self, ops: tuple[Op, ...], step: Step) -> Iterator[OpTime]:
-        behind: OpTime | None = None
-        for op in ops:
-            behind = self.op_time(op, step, behind)
-            yield behind
-
-    def op_time(self, op: Op, step: Step, behind: OpTime | None = None) -> OpTime:
-        """One op of the step. behind: the op before it."""
+    def op_time(self, op: Op, step: Step) -> OpTime:
+        """One op of the step."""
         tensor = vector = memory = link = extra = moved = 0.0
         launches = self._launches(op, step)
         if op.kind == "collective":
-            link = self._collective_s(op, behind) / self.stack.link_share
-            if self._staged(op):
-                # Each device reads all parts of its rows; what the norm moves beside is counted there.
-                moved = (self.devices + 1) / self.devices * self._payload(op)
-                memory = self.machine.passing_s(moved) / self.stack.memory_share
+            link = self._collective_s(op) / self.stack.link_share
         elif op.kind == "attention":
             tensor, vector, moved, launches = self._attention.op(op, step)
             memory = moved / self._bytes_s
@@ -217,21 +207,11 @@ class Pricing:
         plain = op.flops / (_VECTOR_SHARE * self.machine.vector_flop_s("float32")), memory, 0.0
         return min(tiled, plain, key=lambda parts: overlapped(parts[0], parts[1]) + parts[2])
 
-    def _payload(self, op: Op) -> float:
-        return op.shape[0] * op.shape[1] * self.formats.item_bytes
-
-    def _staged(self, op: Op) -> bool:
-        """Whether a sum over devices of as many numbers as an op has is carried in pieces, each device adding up and norming its rows."""
-        return self._peers and self._payload(op) >= STAGED_BYTES
-
-    def _collective_s(self, op: Op, behind: OpTime | None) -> float:
+    def _collective_s(self, op: Op) -> float:
         link = self.machine.limits.link
         assert link is not None, "collectives exist between devices alone, and devices have a link"
         if op.name.endswith("all_reduce"):
-            payload = self._payload(op)
-            if self._staged(op):
-                product_s = behind.seconds(1.0) / behind.op.count if behind is not None and behind.op.unit == "tensor" else 0.0
-                return staged_sum_s(payload, self.devices, link, product_s)
+            payload = op.shape[0] * op.shape[1] * self.formats.item_bytes
             if self._peers:
                 return peer_sum_s(payload, self.devices, link)
             return all_reduce_s(payload, self.devices, link, one_shot=self.stack.one_shot)
@@ -252,8 +232,7 @@ class Pricing:
         if op.kind == "norm" and (step.tokens <= self.stack.normed_rows or self._peers):
             return 0
         if op.kind == "collective" and self._peers:
-            # The time of a sum holds its launch. One in pieces is a product, a sum and copies with flags to each other device for each.
-            return sum_pieces(self._payload(op)) * (1 + 4 * (self.devices - 1)) if self._staged(op) else 0
+            return 0  # the time of a sum holds its launch
         if op.kind == "activation" and self.stack.writes_activated(self.spec):
             return 0
         if op.kind == "norm" and self.spec.norm == "rms":
@@ -266,9 +245,10 @@ class Pricing:
         if op.kind == "loss":
             item = self.formats.item_bytes
             return _LOSS_PASSES * loss_item_bytes(self.stack, self.spec, item) / (2 * item)
-        if op.kind == "norm":
-            passes = self.stack.rms_passes if self.spec.norm == "rms" else self.stack.passes.get(op.kind, 1.0)
-            return passes / self.devices if op.name in _SUMMED and self._staged(op) else passes
+        if op.kind == "norm" and op.name in _SUMMED and self._peers:
+            return 0.0  # the time of a sum holds its norm
+        if op.kind == "norm" and self.spec.norm == "rms":
+            return self.stack.rms_passes
         if op.kind == "activation" and self.stack.writes_activated(self.spec):
             return 0.0
         if op.kind == "activation" and self.spec.gated:

@@ -120,9 +120,9 @@ def rank_copies(x: Tensor, shared: SharedRows, turn: int) -> Tensor:
     """Every rank's x, contiguous, of a slot at most and a multiple of 2 bytes: (size, numel), side by side in the order of the ranks."""
     assert x.is_contiguous()
     assert x.nbytes <= shared.slot
-    own = x.view(-1).view(torch.int16)
-    out = shared.result(turn)[: shared.size * x.nbytes]
-    _launch(own, out.view(torch.int16), None, None, shared, turn, own.numel(), 0, own.numel())
+    unit = torch.int16 if (x.nbytes | x.data_ptr()) % 8 else torch.int64
+    own, out = x.view(-1).view(unit), shared.result(turn)[: shared.size * x.nbytes]
+    _launch(own, out.view(unit), None, None, shared, turn, own.numel(), 0, own.numel())
     return out.view(x.dtype).view(shared.size, x.numel())
 
 
