@@ -46,7 +46,7 @@ SMALL = (8 * KIB, 64 * KIB, 256 * KIB, 1 * MIB)
 LARGE = (16 * MIB, 64 * MIB)
 CALLS = 50
 """In a graph of small sums."""
-LIMITS_S = {"mailbox": 40, "rows": 40, "collective": 70, "torch": 30, "nccl": 30, "order": 30}
+LIMITS_S = {"mailbox": 40, "rows": 40, "overlap": 40, "collective": 70, "torch": 30, "nccl": 30, "order": 30}
 
 
 class Rank:
@@ -306,6 +306,48 @@ def rows_part(rank: Rank) -> Iterator[Row]:
         rank.meet()
 
 
+def overlap_part(rank: Rank) -> Iterator[Row]:
+    """The sum of the first half of a product while the second is computed: programs that the sum has meanwhile, and processors that the
+    matrix library leaves it."""
+    peers = rank.peers()
+    whole = PeerRows.open(peers)
+    for inputs in (HIDDEN // rank.size, 4 * HIDDEN // rank.size):
+        x, weight = (torch.randn(shape, device=rank.device).to(DTYPE) / 16 for shape in ((8192, inputs), (inputs, HIDDEN)))
+        residual = torch.zeros(8192, HIDDEN, dtype=DTYPE, device=rank.device)
+        halves = x.chunk(2), residual.chunk(2)
+
+        def one_by_one(x: Tensor = x, weight: Tensor = weight, residual: Tensor = residual) -> Tensor:
+            return whole.sum_of(lambda y: torch.mm(y, weight), x, residual, rank.norm)
+
+        def product(x: Tensor = x, weight: Tensor = weight) -> Tensor:
+            return torch.mm(x, weight)
+
+        yield {"what": f"product of {inputs}, sum", "bytes": residual.nbytes, "us": rank.microseconds(one_by_one, 10)}
+        for programs, left in ((0, 16), (16, 0), (16, 8), (32, 0), (32, 16), (48, 24), (64, 32)):
+            torch._C._set_sm_carveout_experimental(left or None)
+            if not programs:
+                yield {"what": f"product of {inputs}, {left} left", "bytes": residual.nbytes, "us": rank.microseconds(product, 10)}
+                continue
+            some = PeerRows.open(peers, programs)
+            side: Any = torch.cuda.Stream(rank.device, priority=-1)
+
+            def both(some: PeerRows = some, side: Any = side, weight: Tensor = weight, halves: Any = halves) -> None:
+                here, made, done = torch.cuda.current_stream(), torch.cuda.Event(), torch.cuda.Event()
+                (first, second), (one, two) = halves
+                y = torch.mm(first, weight)
+                made.record(here)
+                side.wait_event(made)
+                with torch.cuda.stream(side):
+                    some.sum_of(lambda z: z, y, one, rank.norm)
+                    done.record(side)
+                whole.sum_of(lambda z: torch.mm(z, weight), second, two, rank.norm)
+                here.wait_event(done)
+
+            us = rank.microseconds(both, 10)
+            yield {"what": f"product of {inputs}, half by {programs}, {left} left", "bytes": residual.nbytes, "us": us}
+        torch._C._set_sm_carveout_experimental(None)
+
+
 def beside(rank: Rank, first: Callable[[], object], second: Callable[[], object]) -> float:
     """Of a call of each, ten times on two streams."""
     other = torch.cuda.Stream()
@@ -386,6 +428,7 @@ def order_part(rank: Rank) -> Iterator[Row]:
 PARTS = {
     "mailbox": mailbox_part,
     "rows": rows_part,
+    "overlap": overlap_part,
     "collective": collective_part,
     "torch": torch_part,
     "nccl": nccl_part,

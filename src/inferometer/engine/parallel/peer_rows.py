@@ -40,10 +40,11 @@ class PeerRows:
         self._turn = 0
 
     @classmethod
-    def open(cls, peers: Peers) -> PeerRows:
-        """In memory that all ranks share, each of which calls this at the same point."""
+    def open(cls, peers: Peers, programs: int | None = None) -> PeerRows:
+        """In memory that all ranks share, each of which calls this at the same point. programs: of a launch, unless it has all processors."""
         size = peers.host.size
-        programs = PROGRAMS * peers.host.minimum(processors(peers.device))
+        if programs is None:
+            programs = PROGRAMS * peers.host.minimum(processors(peers.device))
         slot = ROOM_BYTES // size // ALIGNED * ALIGNED
         memory = PeerMemory(SharedRows.nbytes(size, slot, programs), peers)
         made = cls(SharedRows.over(peers.host.rank, slot, programs, memory.own, memory.addresses), memory)
