@@ -41,7 +41,7 @@ class PeerRows:
 
     @classmethod
     def open(cls, peers: Peers, programs: int | None = None) -> PeerRows:
-        """In memory that all ranks share, each of which calls this at the same point. programs: of a launch, unless it has all processors."""
+        """In memory that all ranks share, each of which calls this at the same point. programs: of a launch; None for all that fit."""
         size = peers.host.size
         if programs is None:
             programs = PROGRAMS * peers.host.minimum(processors(peers.device))
