@@ -5,13 +5,14 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from inferometer.engine.parallel.peer_rows import PeerRows
+from inferometer.engine.parallel.peer_rows import LONG_AGO, PeerRows
 from inferometer.kernels.norm import NormWeights
 from inferometer.kernels.rank_rows import SharedRows, rank_copies, rank_rows, shared_rows, takes_rows
 from inferometer.kernels.rank_sum import rank_sum_torch
@@ -140,3 +141,13 @@ def test_what_no_launch_takes() -> None:
     assert not takes_rows(torch.zeros(2, HIDDEN, dtype=torch.float64), shared)
     rows = PeerRows(shared)
     assert (rows.serves(SLOT), rows.serves(SLOT + 16), rows.serves(8), rows.serves(0)) == (True, False, False, False)
+
+
+def test_whoever_waits_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every flag is then ahead of every program's count, for as long as that may matter."""
+    memory = torch.empty(SharedRows.nbytes(2, SLOT, PROGRAMS), dtype=torch.uint8)
+    shared = SharedRows.over(1, SLOT, PROGRAMS, memory, [memory.data_ptr()] * 2)
+    shared.uses.copy_(torch.tensor([7, 9, 8]))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(synchronize=lambda: None))
+    PeerRows(shared).let_go()
+    assert int(shared.flags.min()) - int(shared.uses.max()) == LONG_AGO
