@@ -49,6 +49,8 @@ class GpuCollective:
             except UnsharedMemoryError as error:
                 self.notice = f"the GPUs reach each other, but their memory is not shared ({error}): sums go through NCCL, and are slower"
         self.linked = self._box is not None
+        # For when ranks have failed: page-locked memory is then not to be had while launches wait.
+        self._words = torch.zeros(1 << 17 if self.linked else 0, dtype=torch.int64, pin_memory=self.linked)
 
     def all_reduce(self, x: Tensor) -> Tensor:
         if not x.is_cuda:
@@ -103,7 +105,8 @@ class GpuCollective:
     def let_go(self, seconds: float) -> bool:
         """Once another rank has failed: ends what waits for it on this device, so that the device can be used, and left. Whether it has.
 
-        Called from any thread. What launches wait for are words in memory of this rank; any words will do. Results are then worth nothing.
+        Called from any thread. What launches wait for are words in memory of this rank; any words will do. They come by copies from the
+        host: launches that wait, and those behind them that have begun early, may leave no processor free. Results are then worth nothing.
         """
         working: Any = torch.cuda.default_stream(self.device)
         make: Any = torch.cuda.Stream
@@ -118,7 +121,8 @@ class GpuCollective:
                 if self._rows is not None:
                     self._rows.let_go()
                 if self._box is not None:
-                    self._box.words.zero_()
+                    for words in torch.split(self._box.words.view(-1), self._words.numel()):
+                        words.copy_(self._words[: words.numel()], non_blocking=True)
             aside.synchronize()
         return True
 
