@@ -16,7 +16,7 @@ from inferometer.engine.parallel.peer_memory import Peers, UnsharedMemoryError, 
 from inferometer.engine.parallel.peer_rows import PeerRows
 from inferometer.engine.parallel.sum_choice import Choice, Way, way_for
 from inferometer.kernels.mailbox import ROOM_WORDS, Mailbox
-from inferometer.kernels.norm import NormWeights
+from inferometer.kernels.norm import WIDEST, NormWeights
 from inferometer.kernels.rank_gather import gathers, rank_gather
 from inferometer.kernels.rank_sum import DTYPES, adds, rank_sum, rank_sum_add, rank_sum_norm, rank_sum_torch, sums, sums_rows
 from inferometer.nn.collective import Collective, side_by_side
@@ -135,7 +135,8 @@ class GpuCollective:
         if way == "mailbox":
             return self._box is not None and sums(x, self._box)
         if way == "rows":
-            return self._rows is not None and x.dtype in DTYPES and self._rows.serves(x.shape[-1] * x.element_size())
+            whole = x.dtype in DTYPES and x.shape[-1] <= WIDEST
+            return whole and self._rows is not None and self._rows.serves(x.shape[-1] * x.element_size())
         # Where NCCL was recorded, memory could no longer be shared: a process may do so again for another model.
         return not self.linked or not (self._invariant or torch.cuda.is_current_stream_capturing())
 
