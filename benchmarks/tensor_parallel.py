@@ -91,7 +91,7 @@ class Run:
         self.work, self.gpus = work, gpus
         self._file = folder / f"{work.name}-{gpus}.jsonl"
         self._errors = folder / f"{work.name}-{gpus}.err"
-        visible = ",".join(str(first + i) for i in range(gpus))
+        visible = ",".join(seen()[first : first + gpus])
         with self._errors.open("w") as errors:
             self._process = subprocess.Popen(
                 work.command(gpus, self._file),
@@ -115,6 +115,12 @@ class Run:
         if code != 0:
             print(self._errors.read_text()[-2000:], file=sys.stderr, flush=True)
         return read_records(self._file) if self._file.exists() else []
+
+
+def seen() -> list[str]:
+    """The GPUs that this process may use, as its environment names them."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return given.split(",") if given else [str(i) for i in range(torch.cuda.device_count())]
 
 
 def measure(works: Sequence[Work], gpus: int, folder: Path) -> list[Record]:

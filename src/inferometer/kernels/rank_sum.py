@@ -14,7 +14,7 @@ from inferometer.kernels.support import capability, constexpr, kernel, power_of_
 
 CHUNK_WORDS = 1024
 """Of a sum without a norm, what a program takes at once."""
-FEW_WORDS = 128
+FEW_WORDS = 64
 """The same for few rows, which are spread over processors: what a program takes longer for more words."""
 WIDEST_WORDS = 4096
 """Of a row, from all ranks together: what the registers of a program hold is four times as much."""
