@@ -71,7 +71,7 @@ class PeerRows:
         rounds = list(self._rounds(residual))
         out = None if len(rounds) == 1 else torch.empty_like(residual)
         for rows in rounds:
-            found = rank_rows(function(x[rows]), self._shared, self._next(), residual[rows], norm)
+            found = rank_rows(function(x[rows]).contiguous(), self._shared, self._next(), residual[rows], norm)
             if out is None:
                 return found
             out[rows] = found
