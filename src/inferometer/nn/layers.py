@@ -117,6 +117,8 @@ def normed(stream: Stream, norm: Norm | None, linear: Linear, *, activation: Act
     """activation(linear(norm(stream))), in one launch where that serves. stream.x is the whole sum from then on."""
     if norm is None:
         return linear.forward(stream.x, activation=activation)
+    if linear.norms(stream.x):
+        stream = stream.summed
     if stream.delta is None:
         out = linear.normed(stream.x, norm.weights, activation=activation)
         if out is not None:

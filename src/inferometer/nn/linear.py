@@ -66,14 +66,21 @@ class Linear(nn.Module):
         """Whether `forward` would add a residual in its own launch."""
         return self.product is not None or self.launch(x) is not None
 
+    def norms(self, x: Tensor) -> bool:
+        """Whether `normed` would norm x in its own launch, which it does for very few rows."""
+        return self._norming(x) is not None
+
+    def _norming(self, x: Tensor) -> Tiling | None:
+        launch = self.launch(x) if self.product is None else None
+        ordered = self.quant is not None and self.quant.order is not None
+        return None if launch is None or not launch.whole or ordered else launch
+
     def normed(self, x: Tensor, norm: NormWeights, *, activation: Activation | None = None) -> Tensor | None:
         """activation(norm(x) weight^T + bias) in one launch; None where there is none, which is for all but very few rows."""
-        launch = self.launch(x) if self.product is None else None
-        if launch is None or not launch.whole:
+        launch = self._norming(x)
+        if launch is None:
             return None
         if self.quant is not None:
-            if self.quant.order is not None:
-                return None
             return quant_linear_triton(x, self.quant, self.bias, activation=activation, norm=norm, launch=launch)
         return skinny_triton(x, self.weight, self.bias, activation=activation, norm=norm, launch=launch)
 
