@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import gc
 import os
 import subprocess
 import sys
 import warnings
+import weakref
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -19,7 +22,7 @@ from safetensors.torch import save_file
 
 from inferometer import LLM, SamplingParams
 from inferometer.cli.progress import Bar
-from inferometer.engine.engine import SWEEP_TOKENS
+from inferometer.engine.engine import SEATS, SWEEP_TOKENS
 from inferometer.engine.memory import activation_bytes
 from inferometer.engine.quantize import quantize
 from inferometer.engine.residency import storage
@@ -140,8 +143,52 @@ def test_the_devices_limit_holds_to_the_byte() -> None:
         residency = llm.model.residency
         assert isinstance(residency, StreamedLayers)
         held = storage.resident_beside_layers(llm.spec, llm.dtype) + residency.placement.device_bytes
-        held += activation_bytes(llm.spec, llm.dtype, SWEEP_TOKENS) + llm.engine.cache.nbytes
+        held += activation_bytes(llm.spec, llm.dtype, llm.engine.sweep_tokens) + llm.engine.cache.nbytes
         assert limit - llm.engine.page_bytes < held <= limit
+
+
+def test_sweeps_are_as_short_as_a_tight_limit_asks() -> None:
+    with made("llama", offload="weights", gpu_memory=0.05) as wide, made("llama", offload="weights", gpu_memory=0.003) as tight:
+        assert wide.engine.sweep_tokens == SWEEP_TOKENS
+        assert SEATS <= tight.engine.sweep_tokens < SWEEP_TOKENS
+        passing = activation_bytes(tight.spec, tight.dtype, tight.engine.sweep_tokens)
+        assert tight.engine.sweep_tokens == SEATS or passing <= int(0.003 * 2**30) // 4
+        prompts = [[1, 2, 3] * 18 + [row] for row in range(8)]
+        params = SamplingParams(max_new_tokens=4, ignore_eos=True)
+        assert told(tight.generate(prompts, params)) == told(wide.generate(prompts, params))
+
+
+def test_a_full_disk_names_the_number_that_puts_less_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(
+        UserError, match=r"^--disk [^\n]*the disk is full[^\n]*free space there, or raise the second of --percent's numbers$"
+    ):
+        made("llama", percent=(0, 50, 100, 0, 100, 0), disk=tmp_path)
+    with pytest.raises(UserError, match=r"^--disk [^\n]*the disk is full[^\n]*free space there, or raise --host-memory$"):
+        made("llama", offload="weights", host_memory=60 / 2**20, disk=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("options", [{}, {"offload": "weights:0.5"}, {"offload": "weights,pages", "host_memory": 0.01}])
+def test_a_closed_model_goes_with_its_last_name(options: dict[str, Any]) -> None:
+    params = SamplingParams(max_new_tokens=3, ignore_eos=True)
+    made("llama", **options).generate([[1, 2]], params)  # what is imported and kept for all
+    gc.collect()
+    gc.disable()
+    try:
+        llm = made("llama", **options)
+        llm.generate([[1, 2]], params)
+        engine = llm.engine
+        parts = [weakref.ref(part) for part in (llm, llm.model, engine, engine.scheduler, engine.cache, engine.cache.keys)]
+        del engine
+        llm.close()
+        del llm
+        assert [part() for part in parts] == [None] * len(parts)
+    finally:
+        gc.enable()
 
 
 def test_what_does_not_fit_the_device_names_the_fraction_that_does() -> None:

@@ -92,6 +92,7 @@ def load_part(
                 numerics=numerics,
                 quantised=quantised,
                 folder=storage.folder,
+                relief=storage.relief,
             )
         else:
             check_weights(spec, device, resolved, weight_format, shards=ranks.size)

@@ -56,11 +56,12 @@ class DiskFile:
 
     The file is locked for as long as it is open. Files that a killed process has left there, which nobody has locked, are removed first.
     All of its space is taken at once, so that a full disk is told before anything is written. Reads go around the system's cache where
-    the file system lets them. Raises DiskError, one line, for whatever goes wrong.
+    the file system lets them. relief: what to do so that less lies there. Raises DiskError, one line, for whatever goes wrong.
     """
 
-    def __init__(self, folder: Path, size: int) -> None:
+    def __init__(self, folder: Path, size: int, relief: str = "raise --host-memory") -> None:
         self.folder = folder
+        self._relief = relief
         with self._told(f"cannot hold {size / 2**30:.2f} GiB of weights"):
             folder.mkdir(parents=True, exist_ok=True)
             remove_abandoned(folder)
@@ -126,7 +127,7 @@ class DiskFile:
         except OSError as error:
             place, reason = getattr(self, "path", self.folder), error.strerror or str(error)
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                reason, remedy = f"the disk is full ({reason})", "free space there, or raise --host-memory"
+                reason, remedy = f"the disk is full ({reason})", f"free space there, or {self._relief}"
             else:
                 remedy = "give another folder with --disk"
             raise kind(f"--disk {self.folder}: {place} {what}: {reason}; {remedy}") from None

@@ -17,11 +17,11 @@ from inferometer.nn.host_buffer import HostBuffer
 class LayerHomes:
     """The slots of the ring on `device`, and for each streamed layer what stays on the device, in the host's memory and on the disk.
 
-    folder: for the file, where anything lies on the disk. Raises torch.OutOfMemoryError where the slots have no room, DiskError where the
-    file has none; the host's memory is taken layer by layer (`keep`).
+    folder, relief: for the file, where anything lies on the disk, as `DiskFile` takes them. Raises torch.OutOfMemoryError where the slots
+    have no room, DiskError where the file has none; the host's memory is taken layer by layer (`keep`).
     """
 
-    def __init__(self, placement: Placement, device: torch.device, folder: Path | None = None) -> None:
+    def __init__(self, placement: Placement, device: torch.device, folder: Path | None = None, relief: str = "raise --host-memory") -> None:
         self._placement, self._device = placement, device
         self._slots = [torch.empty(placement.slot_bytes, dtype=torch.uint8, device=device) for _ in range(placement.ring_slots)]
         self._staying: dict[int, Tensor] = {}
@@ -33,7 +33,7 @@ class LayerHomes:
             assert folder is not None, "what lies on the disk has a folder"
             runs, size = extents([placement.layers[layer].disk for layer in written])
             self._extents = dict(zip(written, runs, strict=True))
-            self.reader = DiskReader(DiskFile(folder, size), max(run.size for run in runs), device)
+            self.reader = DiskReader(DiskFile(folder, size, relief), max(run.size for run in runs), device)
 
     @property
     def host_bytes(self) -> int:

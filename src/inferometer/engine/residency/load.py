@@ -36,20 +36,21 @@ def load_streamed(
     numerics: Numerics = Numerics.FASTEST,
     quantised: Layouts | None = None,
     folder: Path | None = None,
+    relief: str = "raise --host-memory",
     link: Link | None = None,
 ) -> Transformer:
     """The model, its layers where `place` puts them by the bytes of each.
 
     A layer is read into its slot as one that stays would be, rounded there if it is to be, and goes from there to where it lives: beside
-    the model no more is held than one tensor of the checkpoint. link: to the device, None for what it has.
-    Raises UserError, and torch.OutOfMemoryError where the device has too little memory for what stays.
+    the model no more is held than one tensor of the checkpoint. folder, relief: as `DiskFile` takes them. link: to the device, None for
+    what it has. Raises UserError, and torch.OutOfMemoryError where the device has too little memory for what stays.
     """
     homes: list[LayerHomes] = []
     placements: list[Placement] = []
 
     def memory(sizes: Sequence[int]) -> Sequence[Tensor | None]:
         placements.append(place(sizes))
-        homes.append(LayerHomes(placements[0], device, folder))
+        homes.append(LayerHomes(placements[0], device, folder, relief))
         return homes[0].memory()
 
     try:

@@ -60,6 +60,11 @@ class Storage:
         """Whether any weights come and go."""
         return self.offload.weights > 0
 
+    @property
+    def relief(self) -> str:
+        """What makes the disk's part smaller."""
+        return "raise --host-memory" if self.offload.disk is None else "raise the second of --percent's numbers"
+
     def place(self, layer_bytes: Sequence[int], spec: ModelSpec, room: DeviceRoom, dtype: torch.dtype) -> Placement:
         """Where the layers of a model lie.
 
