@@ -26,6 +26,7 @@ from inferometer.engine.engine import SEATS, SWEEP_TOKENS
 from inferometer.engine.memory import activation_bytes
 from inferometer.engine.quantize import quantize
 from inferometer.engine.residency import storage
+from inferometer.engine.residency.link import MemoryLink
 from inferometer.engine.residency.streamed import StreamedLayers
 from inferometer.errors import PointlessWarning, UserError
 from inferometer.model.description import describe
@@ -172,6 +173,26 @@ def test_a_full_disk_names_the_number_that_puts_less_there(tmp_path: Path, monke
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("offload", ["weights", "weights:0.5"])
+def test_later_runs_find_the_pages_of_earlier_ones_as_the_resident_engines_do(offload: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hit changes which rows run together, and with it how sums round: so much, and nothing else, tells a later run from the first."""
+    monkeypatch.setattr("inferometer.engine.residency.load.link_to", lambda device: MemoryLink(40e6))
+    prompts = [[row + 1, *range(1, 36 + row)] for row in range(6)]
+    params = SamplingParams(max_new_tokens=9, ignore_eos=True)
+
+    def runs(**options: Any) -> list[list[tuple[list[int], list[float]]]]:
+        found = []
+        with made("llama", **options) as llm:
+            for number in range(3):
+                found.append([(each.token_ids, each.logprobs) for each in llm.generate(prompts, params)])
+                assert (llm.engine.scheduler.hit_pages > 0) == (number > 0)
+        return found
+
+    whole = runs()
+    assert runs(offload=offload) == whole
+    assert [[ids for ids, _ in run] for run in whole[1:]] == [[ids for ids, _ in whole[0]]] * 2
+
+
 @pytest.mark.parametrize("options", [{}, {"offload": "weights:0.5"}, {"offload": "weights,pages", "host_memory": 0.01}])
 def test_a_closed_model_goes_with_its_last_name(options: dict[str, Any]) -> None:
     params = SamplingParams(max_new_tokens=3, ignore_eos=True)
@@ -251,6 +272,7 @@ import resource, sys
 from pathlib import Path
 import torch
 from inferometer import LLM
+from inferometer.engine.residency.link import MemoryLink
 from inferometer.engine.residency.streamed import StreamedLayers
 LLM(sys.argv[2], dtype="float32", device="cpu", weights="dummy", offload="weights").close()  # libraries take what they take
 
