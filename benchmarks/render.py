@@ -12,6 +12,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from targets import outcomes, page, read_targets
+
 from inferometer.bench.records.journal import read_records
 from inferometer.bench.records.record import Record
 from inferometer.report.tables.benchmark import comparison_table, document, latency_table, notes
@@ -31,12 +33,19 @@ def readme(text: str, records: list[Record]) -> str:
     return f"{before}{BEGIN}\n{tables}\n\n{END}{after}"
 
 
-def results(files: list[Path]) -> str:
-    """RESULTS.md: a part a file, and in it the tables of each sweep."""
-    parts = [
+def head() -> str:
+    """RESULTS.md up to its tables: what the product is held to, and what came of it."""
+    return "\n\n".join((
         "# Results",
-        "Written by `python benchmarks/render.py` from the records in `benchmarks/results/`; each file is one run on one machine.",
-    ]
+        "Written by `python benchmarks/render.py` from the records in `benchmarks/results/` and `benchmarks/measurements/`; each file is "
+        "one run on one machine.",
+        page(outcomes(read_targets(ROOT / "benchmarks" / "targets.toml"), [RESULTS, MEASUREMENTS])),
+    ))  # fmt: skip
+
+
+def results(files: list[Path]) -> str:
+    """The tables of `inferometer bench`: a part a file, and in it those of each sweep."""
+    parts = []
     for file in files:
         records = read_records(file)
         card = records[0].device_name
@@ -86,9 +95,9 @@ def _figure(value: Any) -> str:
 
 def main(check: bool) -> int:
     """Writes the two files, or with `check` says which differ from their records."""
-    page = ROOT / "README.md"
-    tables = results(sorted(RESULTS.glob("*.jsonl"))) + measurements(sorted(MEASUREMENTS.glob("*.jsonl")))
-    wanted = {page: readme(page.read_text(), read_records(RESULTS / "demo.jsonl")), ROOT / "benchmarks" / "RESULTS.md": tables}
+    start = ROOT / "README.md"
+    tables = head() + "\n\n" + results(sorted(RESULTS.glob("*.jsonl"))) + measurements(sorted(MEASUREMENTS.glob("*.jsonl")))
+    wanted = {start: readme(start.read_text(), read_records(RESULTS / "demo.jsonl")), ROOT / "benchmarks" / "RESULTS.md": tables}
     stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text() != text]
     for path in stale:
         if check:
