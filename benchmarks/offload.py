@@ -97,7 +97,7 @@ PARTS = {
     "streamed-pages": Part(
         "weights and pages on the host",
         "opt-6.7b",
-        (Job(512, 8, 64, 8, None, {"zigzag": 95, "diagonal": None}, 47.0),),
+        (Job(512, 8, 64, 8, None, {"zigzag": 95, "diagonal": 95}, 47.0),),
         "weights,pages",
     ),
     "half": Part("0.4 of the weights streamed", "opt-6.7b", (Job(512, 32, 128, 8, None, {"zigzag": 0.85}),), "weights:0.4"),
