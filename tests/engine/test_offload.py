@@ -127,7 +127,7 @@ def test_percent_and_disk_place_the_bytes(tmp_path: Path) -> None:
 
 
 def test_the_hosts_limit_holds_to_the_byte(tmp_path: Path) -> None:
-    for kib in (60, 90, 150):
+    for kib in (13, 20, 60, 90, 150):
         limit = kib / 2**20
         with made("llama", offload="weights", host_memory=limit, disk=tmp_path) as llm:
             residency = llm.model.residency
@@ -136,6 +136,15 @@ def test_the_hosts_limit_holds_to_the_byte(tmp_path: Path) -> None:
             assert residency.placement.disk_bytes > 0 or kib == 150
             llm.generate([[1, 2]], SamplingParams(max_new_tokens=3, ignore_eos=True))
             assert residency.host_bytes <= kib * 1024
+
+
+def test_pages_have_their_part_of_the_hosts_memory_where_weights_may_go_to_a_disk(tmp_path: Path) -> None:
+    with made("llama", offload="weights,pages", host_memory=110 / 2**20, disk=tmp_path) as llm:
+        residency = llm.model.residency
+        assert isinstance(residency, StreamedLayers)
+        assert residency.placement.disk_bytes > 0
+        pages = (llm.engine.pages - llm.engine.device_pages) * llm.engine.page_bytes
+        assert 0 < pages <= 110 * 1024 - residency.host_bytes
 
 
 def test_the_devices_limit_holds_to_the_byte() -> None:
