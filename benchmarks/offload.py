@@ -84,13 +84,10 @@ PARTS = {
     "streamed": Part(
         "all weights streamed",
         "opt-6.7b",
-        (Job(512, 32, 128, 8, None, {"zigzag": 430, "diagonal": 430}, 284.0),),
-        "weights",
-    ),
-    "streamed-many": Part(
-        "all weights streamed, 1,024 requests, at most 128 in flight",
-        "opt-6.7b",
-        (Job(512, 32, 1024, 4, 32, {"zigzag": 430, "diagonal": 480}),),
+        (
+            Job(512, 32, 128, 8, None, {"zigzag": 430, "diagonal": 430}, 284.0),
+            Job(512, 32, 1024, 4, 32, {"zigzag": 430, "diagonal": 480}),
+        ),
         "weights",
         seconds=230,
     ),
@@ -220,7 +217,7 @@ def run_part(name: str, output: str | None, order: str | None = None) -> None:
             record["of_zigzag"] = _beside_zigzag(record, records)
             print(_line(record), flush=True)
             keep(record)
-    if len(part.jobs) > 1 and order is None:
+    if part.runs > 1 and order is None:
         keep({"measured": f"{measured}: the worst of all cells", **_worst(records), **machine})
     llm.close()
 
