@@ -78,7 +78,7 @@ class Runner:
                 most, patience = worth_recording(weights), PATIENCE
                 # Else the link takes longer than any product, and ranks might choose differently.
                 if model.resident and model.collective.size == 1:
-                    self._cuts = SweepCuts(model, MapClock(model, self._pool).faster_in_two)
+                    self._cuts = SweepCuts(model, MapClock(model).faster_in_two)
             self._graphs = SweepGraphs(
                 model, cache, self._tokens, self._table, self._pool, most_prompt_tokens=most, patience=patience, cuts=self._cuts
             )
