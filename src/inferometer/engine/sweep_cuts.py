@@ -17,13 +17,13 @@ MOST_KNOWN = 4096
 ALIKE = 64
 """Rows that decode within which sizes count as one: the tiles of a matrix product are no smaller."""
 
-LAYERS = 12
+LAYERS = 8
 """Whose maps are timed one after another, so that few of their weights are still in the cache from the run before."""
 
 REPEATS = 3
 
-AHEAD_CYCLES = 4_000_000
-"""Of a GPU's clock: some two milliseconds, ten times what launching the maps takes."""
+AHEAD_CYCLES = 2_000_000
+"""Of a GPU's clock: about a millisecond, several times what launching the maps takes."""
 
 GAIN = 0.98
 """Two products for one must be faster than this share of its time: what is only noise is not worth another launch."""
