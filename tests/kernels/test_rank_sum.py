@@ -12,7 +12,7 @@ from inferometer.kernels.mailbox import ABSENT, Mailbox
 from inferometer.kernels.norm import NormWeights
 from inferometer.kernels.rank_sum import rank_sum, rank_sum_norm, rank_sum_norm_torch, rank_sum_torch, sums, sums_rows
 from inferometer.model.spec import NormKind
-from kernels.rank_processes import run_ranks
+from rank_processes import run_ranks
 
 EPSILON = 1e-5
 

@@ -160,7 +160,10 @@ class Pricing:
     def _after_s(self, step: Step) -> float:
         """What the host does once the device has ended."""
         prompts = sum(share.count * share.queries for share in step.shares if share.queries > 1)
-        return self.stack.step_s + self.stack.sequence_s * step.sequences + self.stack.prompt_token_s * prompts
+        seconds = self.stack.step_s + self.stack.sequence_s * step.sequences + self.stack.prompt_token_s * prompts
+        if step.cached and not self.machine.asynchronous:
+            seconds += self.stack.unhidden_s + self.stack.unhidden_sequence_s * step.sequences
+        return seconds
 
     def _clock(self, times: tuple[OpTime, ...], total: Callable[[float], float]) -> tuple[float, float | None]:
         if self.power is None:
