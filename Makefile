@@ -9,11 +9,12 @@ STAMP := $(VENV)/.installed
 CLIENT := .venv-tgi-client
 CLIENT_STAMP := $(CLIENT)/.installed
 
-# Unless told otherwise, one thread a test process: two processes with a pool each would fight over the cores.
-TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
+# Unless told otherwise, one thread a test process: two processes with a pool each would fight over the cores. Bytecode is kept even where the
+# caller's environment forbids it: tests start hundreds of processes, each of which would compile the package again.
+TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tgi-client demo test test-slow soak check format clean
+.PHONY: help setup tgi-client demo test test-slow soak package check format clean
 
 help:
 	@echo "make demo       run and measure the embedded model on this machine"
@@ -21,6 +22,7 @@ help:
 	@echo "make test-slow  run the tests that make test leaves out"
 	@echo "make tgi-client make the environment of text-generation-inference's client, which make test needs"
 	@echo "make soak       random traffic against a server for ten minutes"
+	@echo "make package    build the wheel and the sdist into dist/, and try them in environments of their own"
 	@echo "make check      lint, format, types, who imports whom, life without torch"
 	@echo "make format     apply the formatter and the safe fixes"
 	@echo "make clean      remove the virtual environment and all caches here"
@@ -63,6 +65,11 @@ test-slow: $(STAMP)
 
 soak: $(STAMP)
 	SOAK_SECONDS=600 $(TEST) -s tests/server/test_soak.py
+
+package: $(STAMP)
+	rm -rf dist
+	$(BIN)/python -m hatchling build -d dist
+	$(TEST) tests/test_package.py
 
 check: $(STAMP)
 	$(BIN)/ruff check .

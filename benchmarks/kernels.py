@@ -15,22 +15,21 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
+from deployed import beside, deployed
 
 from inferometer import LLM, SamplingParams
 from inferometer.bench.machine.calibrate import calibrate
 from inferometer.bench.machine.environment import environment
 from inferometer.engine.engine import Engine
 from inferometer.engine.tuning import tune
-from inferometer.estimate.bound import bound
-from inferometer.estimate.limits import Limits, limits
-from inferometer.hardware.catalogue import find_device
+from inferometer.estimate.deployment import Deployment
 from inferometer.kernels.skinny_choice import bucket
 from inferometer.model.formats import Formats
 from inferometer.model.step import decode
-from inferometer.model.work import work
 from inferometer.schedule.request import Request
 
 FORMATS = Formats(dtype="bfloat16")
@@ -77,7 +76,7 @@ def steps(engine: Engine, count: int) -> None:
         engine.step()
 
 
-def decode_case(llm: LLM, rows: int, context: int, ceilings: Limits, *, profiled: bool = False) -> dict[str, Any]:
+def decode_case(llm: LLM, rows: int, context: int, where: Deployment, *, profiled: bool = False) -> dict[str, Any]:
     """A decode step in which every row holds `context` tokens in the middle of the measurement."""
     start = context - STEPS // 2
     engine = engine_for(llm, rows, start + 2 * STEPS)
@@ -88,10 +87,9 @@ def decode_case(llm: LLM, rows: int, context: int, ceilings: Limits, *, profiled
         steps(engine, 6)
         times.append(timed_ms(lambda: steps(engine, STEPS - 6)) / (STEPS - 6))
     step_ms = statistics.median(times[1:])
-    least = bound(work(llm.spec, decode([context] * rows), FORMATS), ceilings).ms
     record = {
         "measured": "decode", "model": llm.spec.name, "batch_size": rows, "context": context, "step_ms": step_ms, "steps_ms": times,
-        "bound_ms": least, "of_bound": least / step_ms, "times_bound": step_ms / least,
+        **beside(where, decode([context] * rows), step_ms),
     }  # fmt: skip
     if profiled:
         record |= kernels_of(engine, asked)
@@ -123,13 +121,33 @@ def kernels_of(engine: Engine, asked: list[tuple[int, ...]]) -> dict[str, Any]:
         "profiled_us": (end - spans[0][0]) / count,
         "busy_us": busy / count,
         "kernels": {name: [round(us / count, 2), launches[name] / count] for name, us in taken.most_common(14)},
+        "layer_us": layer_of([(begin, stop, name[:60]) for begin, stop, name in spans]),
     }
+
+
+def layer_of(spans: list[tuple[float, float, str]]) -> list[tuple[str, float]]:
+    """What a layer's launches add to the time, from attention on: of each the mean time from the end of the launch before to its own end.
+
+    A launch that begins early lies beside the one before, so that its own duration says little. spans: begin, end and name.
+    """
+    ended = sorted((stop, name) for _, stop, name in spans)
+    marks = [i for i, (_, name) in enumerate(ended) if "attend" in name]
+    if len(marks) < 3:
+        return []
+    period = statistics.mode(after - before for before, after in pairwise(marks))
+    firsts = [before for before, after in pairwise(marks) if after - before == period and before]
+    layer = []
+    for slot in range(period):
+        added = [ended[first + slot][0] - ended[first + slot - 1][0] for first in firsts]
+        layer.append((ended[firsts[-1] + slot][1], round(statistics.mean(added), 2)))
+    return layer
 
 
 def report(record: dict[str, Any]) -> None:
     print(
         f"{record['model']:12} x {record['batch_size']:3} at {record['context']:5}: {record['step_ms']:7.3f} ms, bound "
-        f"{record['bound_ms']:7.3f} ms ({record['of_bound']:.1%}, {record['times_bound']:.3f}x)",
+        f"{record['bound_ms']:7.3f} ms ({record['of_bound']:.1%}, {record['times_bound']:.3f}x, {record['binds']}), predicted "
+        f"{record['predicted_ms']:7.3f} ms ({record['predicted_ms'] / record['step_ms'] - 1:+.1%})",
         flush=True,
     )
     if "sizes_limit_ms" in record:
@@ -139,6 +157,7 @@ def report(record: dict[str, Any]) -> None:
         print(f"  {record['launches']:.1f} launches, profiled {record['profiled_us']:.0f} us, busy {record['busy_us']:.0f} us")
         for name, (us, launches) in record["kernels"].items():
             print(f"    {us:8.2f} us {launches:6.1f} x {us / launches:7.2f} us  {name}")
+        print("  a layer: " + ", ".join(f"{name} {us:.2f} us" for name, us in record["layer_us"]))
 
 
 def main() -> None:
@@ -149,11 +168,7 @@ def main() -> None:
     parser.add_argument("--output", help="file to append records to")
     arguments = parser.parse_args()
     measured = calibrate("cuda", budget_s=4)
-    assert measured.slug is not None
-    device = find_device(measured.slug)
-    assert device is not None
-    ceilings = limits(device, measured)
-    copy, rate = ceilings.memory_bytes_s, ceilings.matmul_flop_s("bfloat16")
+    copy, rate = measured.copy_bandwidth_bytes_s, dict(measured.matmul_flop_s)["bfloat16"]
     print(f"{measured.device_name}: copy {copy / 1e12:.2f} TB/s, bf16 {rate / 1e12:.0f} TFLOP/s", flush=True)
     about = {
         "device_name": measured.device_name, "copy_bytes_s": copy, "bf16_flop_s": rate,
@@ -171,8 +186,9 @@ def main() -> None:
             wanted.setdefault(model, []).extend(("sizes", rows, 768) for rows in (4, 16))
     for model, cases in wanted.items():
         with loaded(model) as llm:
+            where = deployed(llm.spec, measured, FORMATS)
             for kind, rows, context in cases:
-                record = decode_case(llm, rows, context, ceilings, profiled=arguments.profile)
+                record = decode_case(llm, rows, context, where, profiled=arguments.profile)
                 if kind == "sizes":
                     record |= {"measured": "sizes", "sizes_limit_ms": 1.08 * record["bound_ms"] + 0.015 * llm.spec.layers + 0.03}
                 report(record)

@@ -12,6 +12,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from targets import outcomes, page, read_targets
+
 from inferometer.bench.records.journal import read_records
 from inferometer.bench.records.record import Record
 from inferometer.report.tables.benchmark import comparison_table, document, latency_table, notes
@@ -31,12 +33,19 @@ def readme(text: str, records: list[Record]) -> str:
     return f"{before}{BEGIN}\n{tables}\n\n{END}{after}"
 
 
-def results(files: list[Path]) -> str:
-    """RESULTS.md: a part a file, and in it the tables of each sweep."""
-    parts = [
+def head() -> str:
+    """RESULTS.md up to its tables: what the product is held to, and what came of it."""
+    return "\n\n".join((
         "# Results",
-        "Written by `python benchmarks/render.py` from the records in `benchmarks/results/`; each file is one run on one machine.",
-    ]
+        "Written by `python benchmarks/render.py` from the records in `benchmarks/results/` and `benchmarks/measurements/`; each file is "
+        "one run on one machine.",
+        page(outcomes(read_targets(ROOT / "benchmarks" / "targets.toml"), [RESULTS, MEASUREMENTS])),
+    ))  # fmt: skip
+
+
+def results(files: list[Path]) -> str:
+    """The tables of `inferometer bench`: a part a file, and in it those of each sweep."""
+    parts = []
     for file in files:
         records = read_records(file)
         card = records[0].device_name
@@ -69,9 +78,13 @@ def _ceilings(about: dict[str, Any]) -> str:
 
 
 def _table(records: list[dict[str, Any]]) -> str:
-    """A row a figure, a column a record."""
+    """A row a figure, a column a record; the other way round where there are more records than figures. Figures that none has are left
+    out."""
     names = [name for name, value in records[0].items() if not isinstance(value, dict | list) and name not in _ABOUT]
-    rows = [[name, *(_figure(record[name]) for record in records)] for name in names]
+    names = [name for name in names if any(record.get(name) is not None for record in records)]
+    rows = [[name, *(_figure(record.get(name)) for record in records)] for name in names]
+    if len(records) > len(names):
+        rows = [list(row) for row in zip(*rows, strict=True)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows]
     return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])
@@ -86,9 +99,9 @@ def _figure(value: Any) -> str:
 
 def main(check: bool) -> int:
     """Writes the two files, or with `check` says which differ from their records."""
-    page = ROOT / "README.md"
-    tables = results(sorted(RESULTS.glob("*.jsonl"))) + measurements(sorted(MEASUREMENTS.glob("*.jsonl")))
-    wanted = {page: readme(page.read_text(), read_records(RESULTS / "demo.jsonl")), ROOT / "benchmarks" / "RESULTS.md": tables}
+    start = ROOT / "README.md"
+    tables = head() + "\n\n" + results(sorted(RESULTS.glob("*.jsonl"))) + measurements(sorted(MEASUREMENTS.glob("*.jsonl")))
+    wanted = {start: readme(start.read_text(), read_records(RESULTS / "demo.jsonl")), ROOT / "benchmarks" / "RESULTS.md": tables}
     stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text() != text]
     for path in stale:
         if check:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from inferometer.schedule.sampling import SamplingParams as SamplingParams
 
 __all__ = ["LLM", "Completion", "RanksError", "SamplingParams"]
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 _HOME = {
     "LLM": "inferometer.engine.llm",

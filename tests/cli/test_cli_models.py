@@ -17,6 +17,9 @@ def test_the_list_shows_what_is_here(tmp_path: Path, capsys: pytest.CaptureFixtu
     row = next(line.split() for line in lines if line.strip().startswith("opt-1.3b "))
     assert row == ["opt-1.3b", "opt", "1,315,758,080", "24", "2,048", "2,048", "facebook/opt-1.3b"]
     assert all(line == line.rstrip() for line in lines)
+    marked = next(line.split() for line in lines if line.strip().startswith("mixtral-8x7b "))
+    assert marked[1:3] == ["mixtral", "*"]
+    assert lines[-1].startswith("* for `inferometer estimate` alone")
 
 
 def test_the_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -25,6 +28,7 @@ def test_the_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert {model["name"] for model in document["embedded"]} == {"smollm2-135m", "all-minilm-l6-v2"}
     bloom = next(preset for preset in document["presets"] if preset["name"] == "bloom-560m")
     assert bloom["positions"] is None
+    assert {preset["name"]: preset["runs"] for preset in document["presets"]}.items() >= {"bloom-560m": True, "mixtral-8x7b": False}.items()
     assert bloom["parameters"] == 559_214_592
 
 

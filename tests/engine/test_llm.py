@@ -167,7 +167,7 @@ def test_iterators_take_turns_in_any_order(llm: LLM, lookahead: int) -> None:
             llm.engine.scheduler.check_pages()
         assert found == {i: expected[i][: 4 if i == 3 else None] for i in found}
         assert not llm.engine.scheduler.has_work
-        assert not llm._inboxes
+        assert not llm._loop._inboxes
     llm.engine.lookahead = before
 
 
@@ -182,7 +182,7 @@ def test_a_stop_string_ends_an_iterator_that_another_has_driven_past_it(llm: LLM
     llm.generate([[3]], SamplingParams(max_new_tokens=30, ignore_eos=True))
     completions = [token.completion for token in late if token.completion is not None and token.prompt == 0]
     assert completions == expected
-    assert not llm._inboxes
+    assert not llm._loop._inboxes
 
 
 def test_a_consumer_may_generate(llm: LLM) -> None:

@@ -66,7 +66,7 @@ def test_ranks_do_what_they_are_told_and_end_with_their_leader(three: Leader) ->
     assert ask(three, rank_functions.number) == [1, 2]
 
     three.close()
-    assert watched.gone(5) == []
+    assert watched.gone() == []
     with pytest.raises(RanksError, match="closed"):
         three.check()
     three.close()

@@ -57,6 +57,18 @@ def test_a_single_sequence_reads_the_weights() -> None:
     assert 0.6 < found.bound["decode_token_ms"] / (found.decode_token_ms or 0.0) < 0.95
 
 
+def test_what_the_host_does_takes_time_where_it_is_the_device_as_well() -> None:
+    stack = find_stack("native")
+    tiny: dict[str, object] = {"model": "tiny-gpt2", "stack": "native", "sequence_length": 8, "decode_length": 8, "dtype": "float32"}
+    for rows in (1, 64):
+        here = _ms(_estimate(**tiny, device="cpu", batch_size=rows))
+        own_ms = 1e3 * (stack.unhidden_s + rows * stack.unhidden_sequence_s)
+        assert here[1] > own_ms
+        assert here[0] > own_ms
+    # A GPU has the next step before this one has ended.
+    assert _ms(_estimate(**tiny, device="a100-sxm-80gb", batch_size=64))[1] < own_ms / 4
+
+
 def test_an_eager_host_binds_small_batches_and_not_large_ones() -> None:
     times = [_ms(_estimate("doc004-1.3b", stack="hf-eager", sequence_length=16, batch_size=batch))[1] for batch in (1, 8, 1024)]
     assert times[1] == pytest.approx(times[0], rel=0.02)
@@ -160,6 +172,10 @@ def test_every_answer_says_its_basis_and_how_to_verify_it() -> None:
     assert "vllm bench latency --model opt-6.7b" in found["verify"]
     native = _estimate("opt-6.7b", stack="native", forward_only=True, loss=True, decode_length=None).to_dict()
     assert native["verify"].endswith("--forward-only --loss")
+    settings = {"quantize": "int8", "offload": "weights:0.5,pages", "admission": "diagonal", "group_size": 2, "num_groups": 3}
+    every = _estimate("opt-6.7b", stack="native", batch_size=8, **settings).to_dict()["verify"]
+    assert every.endswith(" --quantize int8 --offload weights:0.5,pages --admission diagonal --group-size 2 --num-groups 3")
+    assert _estimate("opt-6.7b", stack="native", tensor_parallel=2, link="nvlink").to_dict()["verify"].endswith(" --tensor-parallel 2")
     for figure in ("prefill_ms", "decode_token_ms", "total_ms", "peak_memory_bytes", "j_per_token"):
         low, high = found["interval"][figure]
         assert low <= found[figure] <= high

@@ -194,6 +194,11 @@ def test_each_driver_name_belongs_to_one_card() -> None:
     assert len(names) == len(set(names))
 
 
+@pytest.mark.parametrize("name", ["l4", "L4", "NVIDIA L4", "nvidia  l4"])
+def test_a_card_is_found_as_people_write_it(name: str) -> None:
+    assert find_device(name) == catalogue()["l4"]
+
+
 def test_an_unknown_slug_names_the_nearest() -> None:
     with pytest.raises(UserError, match="h100_sxm: no such device; did you mean h100-sxm") as raised:
         find_device("h100_sxm")

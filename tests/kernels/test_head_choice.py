@@ -59,9 +59,11 @@ def check(places: Places, logits: Tensor) -> None:
     assert places.newest.tolist() == [0, *want.token_ids.tolist()]
 
 
-@pytest.mark.parametrize("dtype", TYPES)
+# Each type with several rows, each number of rows with one type.
+@pytest.mark.parametrize(
+    ("rows", "dtype"), [(1, TYPES[0]), pytest.param(2, TYPES[1], marks=pytest.mark.slow), *((3, dtype) for dtype in TYPES), (17, TYPES[2])]
+)
 @pytest.mark.parametrize(("vocabulary", "width"), [pytest.param(150, 64, marks=pytest.mark.slow), (33, 50)])
-@pytest.mark.parametrize("rows", [1, pytest.param(2, marks=pytest.mark.slow), 3, 17])
 @pytest.mark.parametrize("launch", [SMALL, CUT, WHOLE, SINGLE], ids=["blocks", "cut", "whole", "single"])
 def test_tokens_are_those_of_the_logits(
     interpreted: Callable[..., Any], rows: int, vocabulary: int, width: int, dtype: torch.dtype, launch: Tiling

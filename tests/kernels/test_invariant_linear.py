@@ -50,7 +50,7 @@ def test_reference_is_the_formula(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("form", SMALL, ids=["few", "more", "strips"])
 def test_kernel_is_the_formula(interpreted: Callable[..., Any], form: Form, outputs: int, inputs: int, dtype: torch.dtype) -> None:
     x, weight, bias, residual = draw(37, outputs, inputs, dtype)
-    for parts in (1, 2, 4):
+    for parts in (1, 2, 4) if dtype == torch.float32 else (4,):  # sums are float32 whatever they are of
         got = interpreted(invariant_linear_triton, x, weight, bias, among=(form,), parts=parts)
         close(got, exact(x, weight, bias), dtype)
     got = interpreted(invariant_linear_triton, x, weight, bias, activation="relu", residual=residual, among=(form,), parts=2)

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from inferometer.kernels import (
+    decode_short,
     eight_bit_matmul,
     embed,
     gate,
@@ -26,13 +27,13 @@ from inferometer.kernels import (
     log_softmax,
     norm,
     paged_decode,
-    part_sum,
     quant_launch,
     quant_linear,
     quant_widened,
     ragged_prefill,
     rank_gather,
     rank_peaks,
+    rank_rows,
     rank_sum,
     rotary_write,
     rounded_rows,
@@ -108,6 +109,7 @@ def card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Car
         quant_linear,
         eight_bit_matmul,
         rank_sum,
+        rank_rows,
         rank_gather,
     )
     for module in kernels:
@@ -274,6 +276,20 @@ class TestCommonCards:
         )
         card.check(kernels=1)
 
+    @pytest.mark.parametrize(("heads", "head_size"), [(16, 128), (32, 64)])
+    @pytest.mark.parametrize("turned", [False, True])
+    def test_decode_of_short_contexts_and_the_map_behind(self, card: Card, heads: int, head_size: int, turned: bool) -> None:
+        rows = torch.zeros(1, 3 * heads, head_size, dtype=half(card))
+        query, key, value = torch.split(rows, [heads] * 3, 1)
+        angles = (rows[:, :1].contiguous(), rows[:, :1].contiguous()) if turned else None
+        slopes = None if turned else torch.zeros(heads)
+        fresh = paged_decode.Fresh(key, value, angles)
+        held = pages(heads, head_size, half(card))
+        found = decode_short.decode_parts(query, **held, page_size=16, scale=0.1, longest=512, fresh=fresh, slopes=slopes)
+        weight, residual = torch.zeros(1000, heads * head_size, dtype=half(card)), torch.zeros(1, 1000, dtype=half(card))
+        skinny.skinny_joined(found, weight, residual[0], residual, candidates(1, heads * head_size)[0])
+        card.check(kernels=2)
+
     @pytest.mark.parametrize(("drawn", "bounded"), [(False, False), (True, False), (True, True)])
     def test_token_choice(self, card: Card, drawn: bool, bounded: bool) -> None:
         choose(card, 4, 50258, half(card), drawn=drawn, bounded=bounded)
@@ -343,21 +359,28 @@ class TestRanks:
         rank_sum.rank_sum_norm(x, x.clone(), norm.NormWeights(kind, 1e-5, x[0], x[0] if kind == "layer" else None), box)
         rank_sum.rank_sum(x, box)
         rank_sum.rank_sum(torch.zeros(2, dtype=torch.float32), box)
-        card.check(kernels=3)
+        rank_sum.rank_sum_add(x[0, :768], x[1, :768], box)
+        card.check(kernels=4)
 
-    def test_part_sum(self, card: Card) -> None:
-        x, weights = (
-            torch.zeros(3, 4096, dtype=torch.bfloat16),
-            norm.NormWeights("rms", 1e-5, torch.zeros(4096, dtype=torch.bfloat16), None),
-        )
-        part_sum.part_sum_triton(x, torch.stack([x, x]), 1)
-        part_sum.part_sum_norm_triton(x, torch.stack([x]), 1, x.clone(), weights, x)
-        card.check(kernels=2)
+    @pytest.mark.parametrize(("size", "hidden"), [(2, 4096), (4, 8192), (8, 4096), (3, 7168), (2, 768)])
+    @pytest.mark.parametrize("kind", ["layer", "rms"])
+    def test_rank_rows(self, card: Card, size: int, hidden: int, kind: NormKind) -> None:
+        shared, x = shared_rows(size), torch.zeros(3, hidden, dtype=torch.bfloat16)
+        rank_rows.rank_rows(x, shared, 0, x.clone(), norm.NormWeights(kind, 1e-5, x[0], x[0] if kind == "layer" else None))
+        rank_rows.rank_rows(x, shared, 1)
+        rank_rows.rank_copies(x, shared, 0)
+        card.check(kernels=3)
 
     @pytest.mark.parametrize("dtype", [torch.int64, torch.bfloat16, torch.uint8])
     def test_rank_gather(self, card: Card, dtype: torch.dtype) -> None:
         rank_gather.rank_gather(torch.zeros(3, 5, dtype=dtype), torch.zeros(3, 10, dtype=dtype), mailbox(2))
         card.check(kernels=1)
+
+
+def shared_rows(size: int) -> rank_rows.SharedRows:
+    slot, programs = 1 << 20, 8
+    memory = torch.empty(rank_rows.SharedRows.nbytes(size, slot, programs), dtype=torch.uint8)
+    return rank_rows.SharedRows.over(size - 1, slot, programs, memory, [memory.data_ptr()] * size)
 
 
 def mailbox(size: int) -> Mailbox:

@@ -9,7 +9,7 @@ from torch import Tensor
 from inferometer.kernels.mailbox import ABSENT, Mailbox
 from inferometer.kernels.rank_gather import gathers, rank_gather
 from inferometer.nn.collective import side_by_side
-from kernels.rank_processes import run_ranks
+from rank_processes import run_ranks
 
 SHAPES = {torch.int64: (1, 2), torch.bfloat16: (3, 5), torch.float32: (2, 600), torch.uint8: (3, 3), torch.float64: (2, 1)}
 

@@ -18,12 +18,22 @@ from inferometer.model.families import family
 from inferometer.model.formats import ROUNDED_FORMATS, weight_format
 from inferometer.nn.dummy import DummySource
 from inferometer.nn.formats.folder import QuantisedFolder, matrices_to_nearest
-from inferometer.nn.formats.unpacking import AWQ_ORDER, nibbles_along, packed_along
+from inferometer.nn.formats.unpacking import AWQ_ORDER, nibbles_along
 from inferometer.nn.load import open_source
 from tiny_models import CONFIGS, tiny_model
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
 LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+def packed_along(levels: Tensor, dim: int, order: tuple[int, ...] = tuple(range(8))) -> Tensor:
+    """int32 as checkpoints pack them, the inverse of `nibbles_along`; `dim` must be a multiple of 8 long."""
+    rows = levels.t() if dim == 0 else levels
+    parts = rows.reshape(rows.shape[0], -1, 8).to(torch.int64)
+    shifts = torch.tensor([4 * order.index(i) for i in range(8)], device=levels.device)
+    words = (parts << shifts).sum(-1)
+    signed = torch.where(words >= 2**31, words - 2**32, words).to(torch.int32)
+    return signed.t().contiguous() if dim == 0 else signed
 
 
 def plain(folder: Path, kind: str = "llama", **changes: Any) -> dict[str, Tensor]:

@@ -103,10 +103,22 @@ def test_settings_come_from_the_environment_and_flags_win(models: dict[str, Path
         "MAX_STOP_SEQUENCES": "7",
         "WEIGHTS": "dummy",
         "HOSTNAME": "elsewhere",
+        "MAX_TOP_N_TOKENS": "2",
+        "VALIDATION_WORKERS": "1",
+        "DISABLE_CUSTOM_KERNELS": "true",
+        "WEIGHTS_CACHE_OVERRIDE": str(models["bloom"]),
+        "TRUST_REMOTE_CODE": "true",
+        "MAX_WAITING_TOKENS": "7",
     }
     with RunningServer("--max-stop-sequences", "2", "--device", "cpu", *LIMITS, environment=environment) as server:
         info = server.get("/info").json()
+        refused = server.post("/generate", {"inputs": "x", "parameters": {"top_n_tokens": 3, "details": True}})
+        assert (refused.status, refused.json()["error"]) == (422, "`top_n_tokens` must be at most 2")
+        assert len(server.generate("x", top_n_tokens=2, details=True, max_new_tokens=1)["details"]["top_tokens"][0]) == 2
+        for pointless in ("--trust-remote-code", "--max-waiting-tokens"):
+            assert f"{pointless} has no effect" in server.log
     assert (info["model_id"], info["max_best_of"], info["max_stop_sequences"]) == (str(models["gpt2"]), 5, 2)
+    assert (info["validation_workers"], info["max_waiting_tokens"]) == (1, 7)
     with RunningServer("--device", "cpu", environment={**environment, "MAX_BEST_OF": "many"}, wait=False) as server:
         assert server.process.wait(30) == 2
         server._reader.join()

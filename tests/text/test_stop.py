@@ -46,7 +46,6 @@ def test_equals_the_definition_however_the_text_is_cut(text: str, stops: list[st
     expected, stop = reference(text, stops)
     assert (given_out, matcher.matched, matched) == (expected, stop, stop is not None)
     assert matcher.text == expected
-    assert matcher.text_before_stop == expected[: len(expected) - len(stop or "")]
 
 
 def test_within_a_piece_and_across_pieces() -> None:
@@ -56,7 +55,6 @@ def test_within_a_piece_and_across_pieces() -> None:
     assert matcher.push("ST") == ("", False)
     assert matcher.push("OP and more") == ("STOP", True)
     assert matcher.text == "go START STOP"
-    assert matcher.text_before_stop == "go START "
     assert matcher.push("ignored") == ("", True)
     assert matcher.flush() == ""
 
@@ -80,7 +78,7 @@ def test_of_those_that_end_together_the_longest_wins() -> None:
     matcher = StopMatcher(["c", "abc", "bc"])
     matcher.push("xabc")
     assert matcher.matched == "abc"
-    assert matcher.text_before_stop == "x"
+    assert matcher.text == "xabc"
 
 
 @pytest.mark.parametrize("stop", [".*", "[a]", "\n\n", "$", "\\", "é🎉", "e\u0301", "(?i)A"])

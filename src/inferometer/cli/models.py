@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from inferometer.errors import UserError
@@ -41,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     print("\nPresets (architecture by name; weights from MODEL's folder, or --weights dummy):")
     titles = {"name": "name", "family": "family", "parameters": "parameters", "layers": "layers", "hidden": "hidden"}
     titles |= {"positions": "positions", "hub_id": "hub id"}
-    rows = [list(titles.values())] + [[_shown(row[key]) for key in titles] for row in presets]
+    rows = [list(titles.values())] + [[_shown(row[key]) + _mark(row, key) for key in titles] for row in presets]
     widths = [max(len(row[column]) for row in rows) for column in range(len(titles))]
     for row in rows:
         cells = [
@@ -49,6 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         print(f"  {'  '.join(cells)}".rstrip())
+    print("\n* for `inferometer estimate` alone: the engine does not run this family.")
     return 0
 
 
@@ -58,6 +60,7 @@ def _preset(name: str) -> dict[str, Any]:
     return {
         "name": name,
         "family": spec.family,
+        "runs": not spec.unrun,
         "parameters": parameter_count(spec),
         "layers": spec.layers,
         "hidden": spec.hidden,
@@ -67,6 +70,10 @@ def _preset(name: str) -> dict[str, Any]:
         "hub_id": preset.hub_id,
         "about": preset.about,
     }
+
+
+def _mark(row: Mapping[str, Any], key: str) -> str:
+    return " *" if key == "family" and not row["runs"] else ""
 
 
 def _shown(value: object) -> str:

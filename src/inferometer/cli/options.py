@@ -25,7 +25,12 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--dtype", default="auto", metavar="auto|float32|float16|bfloat16", help="number format of weights and activations")
     group.add_argument("--device", default="auto", metavar="auto|cpu|cuda[:N]", help="where to run (default: the first GPU, else the CPU)")
-    group.add_argument("--gpu-memory", type=positive_number, metavar="GIB", help="most memory to take on the device")
+    group.add_argument(
+        "--gpu-memory",
+        type=positive_number,
+        metavar="GIB",
+        help="most memory to take on the device (a CPU without --offload: for the cache)",
+    )
     group.add_argument(
         "--deterministic", action="store_true", help="equal to the bit in any batch: a prompt's tokens and log-probabilities"
     )

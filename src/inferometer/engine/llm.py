@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from functools import cached_property, partial
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 import torch
 
 from inferometer.engine.device import resolve_dtype, resolve_kv_dtype, resolve_numerics, synchronise
-from inferometer.engine.engine import PAGE_SIZE, SEATS, Engine
+from inferometer.engine.engine import SEATS, Engine
 from inferometer.engine.loaded_part import DeviceLimits, load_part
 from inferometer.engine.page_room import PageRoom
 from inferometer.engine.parallel.leader import Leader
@@ -23,24 +22,23 @@ from inferometer.engine.parallel.rank_engine import LeadingEngine
 from inferometer.engine.parallel.ranks import Ranks
 from inferometer.engine.parallel.start import end_ranks, local_ranks, ranks_of, share_threads
 from inferometer.engine.parallel.wire import RANKS, Call, Forget
-from inferometer.engine.pooling import Pooling, pool, read_pooling
+from inferometer.engine.pooling import Pooling, read_pooling
 from inferometer.engine.prompt_reader import PromptReader, Prompts
 from inferometer.engine.residency.storage import Storage
 from inferometer.engine.residency.streamed import StreamedLayers
 from inferometer.engine.room_beside import RoomBeside
+from inferometer.engine.shared_loop import SharedLoop
 from inferometer.engine.streamed_sweeps import over_the_link, sweep_tokens_for, tokens_beside_the_link
-from inferometer.engine.text_stream import TextStream
+from inferometer.engine.text_states import hidden_states, log_probabilities, vectors
 from inferometer.engine.tuning import tune
 from inferometer.errors import UserError
 from inferometer.model.description import describe, with_weights
 from inferometer.model.quantisation import check_quantize, read_quantisation, resolve_quantize
 from inferometer.model.shard import check_shards
-from inferometer.nn.batch import paged_prompt, prompt_batch
-from inferometer.nn.cache import PagedCache
 from inferometer.nn.numerics import Numerics
+from inferometer.schedule.admission import Admission
 from inferometer.schedule.admission import admission as admission_of
 from inferometer.schedule.completion import Completion, StreamedToken
-from inferometer.schedule.emission import Emission
 from inferometer.schedule.request import Request
 from inferometer.schedule.sampling import SEEDS, SamplingParams
 from inferometer.text.load import load_tokenizer
@@ -125,8 +123,8 @@ class LLM:
         self.description = described if weights == "dummy" else with_weights(described, revision=revision)
         self.weight_format = resolve_quantize(quantize, read_quantisation(self.description.config, self.description.name))
         self._engine: Engine | None = None
-        self._inboxes: dict[int, deque[Emission]] = {}  # of the requests that an iterator waits for: one an iterator
-        self._hidden: torch.Tensor | None = None
+        self._loop = SharedLoop()
+        self.last_states: torch.Tensor | None = None  # of the text that was read last
         if size > 1:
             check_shards(self.description.spec, size)  # before anything is started
         self.ranks = ranks = ranks_of(tensor_parallel)
@@ -183,7 +181,7 @@ class LLM:
             raise UserError(f"{self.spec.name} is an encoder: it embeds text and does not generate; use a decoder model")
         if self._engine is None:
             self.tune()
-            sweep_tokens = sweep_tokens_for(self.prompts_beside, SEATS)
+            sweep_tokens = self.sweep_tokens(self.admission, SEATS)
             room = self.page_room(seats=SEATS, sweep_tokens=sweep_tokens)
             self._engine = self.make_engine(
                 pages=room.pages,
@@ -192,6 +190,10 @@ class LLM:
                 admission=over_the_link(self.admission, self.prompts_beside),
             )
         return self._engine
+
+    def sweep_tokens(self, admission: Admission, seats: int) -> int:
+        """The most tokens of a sweep under an admission of so many sequences, as far as --gpu-memory lets them."""
+        return self._beside.sweep_tokens(sweep_tokens_for(admission, self.prompts_beside, seats), seats)
 
     @cached_property
     def prompts_beside(self) -> int | None:
@@ -306,18 +308,18 @@ class LLM:
         how = pooling or read_pooling(self._folder, has_pooler=self.spec.pooler)
         limit = self._text_limit(how)
         rows = [self._reader.cut(ids, len(ids) if limit is None else limit) for ids in self._reader.token_ids(texts)]
-        return self.everywhere(_vectors, rows, how).numpy()
+        return self.everywhere(vectors, rows, how).numpy()
 
     def hidden_states(self, token_ids: Sequence[int]) -> torch.Tensor:
         """(tokens, hidden) on the device: what `log_probabilities` makes the distribution after each token of.
 
         Through a KV cache of their own where that is in fewer bits than the activations.
         """
-        return self.everywhere(_hidden_states, tuple(token_ids))
+        return self.everywhere(hidden_states, tuple(token_ids))
 
     def log_probabilities(self, start: int, stop: int) -> torch.Tensor:
         """float32 (positions, vocabulary): of the next token, after tokens start to stop of the last `hidden_states`."""
-        return self.everywhere(_log_probabilities, start, stop)
+        return self.everywhere(log_probabilities, start, stop)
 
     def reorder(self, admission: str, group_size: int | None = None, num_groups: int | None = None) -> None:
         """Drops all requests and runs what comes under another admission. Raises UserError for settings that mean nothing."""
@@ -333,7 +335,7 @@ class LLM:
         if self._engine is not None:
             self._engine.close()
             self._engine = None
-        self._hidden = None
+        self.last_states = None
         if isinstance(self.model.residency, StreamedLayers):
             self.model.residency.close()
         if self._end is not None:
@@ -355,52 +357,15 @@ class LLM:
         return requests
 
     def _completions(self, requests: list[Request]) -> Generator[tuple[int, Completion], None, None]:
-        with closing(self._run(requests)) as tokens:
+        with closing(self._loop.run(self.engine, requests, self.tokenizer)) as tokens:
             for stream, _, _, completion in tokens:
                 if completion is not None:
                     yield stream.prompt, completion
 
     def _streamed(self, requests: list[Request]) -> Generator[StreamedToken, None, None]:
-        with closing(self._run(requests)) as tokens:
+        with closing(self._loop.run(self.engine, requests, self.tokenizer)) as tokens:
             for stream, emission, piece, completion in tokens:
                 yield stream.streamed(emission, piece, completion)
-
-    def _run(self, requests: list[Request]) -> Generator[tuple[TextStream, Emission, str, Completion | None], None, None]:
-        """Every token as it comes, with the text that it makes certain and, at its end, the completion."""
-        engine = self.engine  # the same until the end, whatever becomes of it
-        streams = {request.id: TextStream(request, place, self.tokenizer) for place, request in enumerate(requests)}
-        inbox: deque[Emission] = deque()
-        self._inboxes.update(dict.fromkeys(streams, inbox))
-        try:
-            sequences = {request.id: engine.add(request) for request in requests}
-            while streams:
-                while not inbox:
-                    self._step(engine)
-                    if not inbox and any(sequences[request_id].ended for request_id in streams):
-                        raise RuntimeError("requests were dropped while they ran: the engine was cleared or closed, or a sweep failed")
-                emission = inbox.popleft()
-                stream = streams.get(emission.request_id)
-                if stream is None:
-                    continue  # came before its text ended at a stop string, while another iterator drove the engine
-                piece, completion = stream.push(emission)
-                if completion is not None:
-                    self._drop(engine, emission.request_id)
-                    del streams[emission.request_id]
-                yield stream, emission, piece, completion
-        finally:
-            for request_id in streams:
-                self._drop(engine, request_id)
-
-    def _step(self, engine: Engine) -> None:
-        """One step, whoever asks for it, and every token to whoever waits for it."""
-        for emission in engine.step():
-            inbox = self._inboxes.get(emission.request_id)
-            if inbox is not None:  # else its text has ended, or nobody wants it any longer
-                inbox.append(emission)
-
-    def _drop(self, engine: Engine, request_id: int) -> None:
-        self._inboxes.pop(request_id, None)
-        engine.abort(request_id)
 
     def _text_limit(self, how: Pooling) -> int | None:
         return min([limit for limit in (how.max_tokens, self.context_limit) if limit is not None], default=None)
@@ -418,37 +383,3 @@ def _following(ranks: Ranks, settings: dict[str, Any]) -> LLM:
 
 def _tune(llm: LLM) -> None:
     tune(llm.model)
-
-
-@torch.inference_mode()
-def _vectors(llm: LLM, rows: list[list[int]], how: Pooling) -> torch.Tensor:
-    """float32 (rows, hidden) on the host."""
-    model = llm.model
-    out = torch.empty(len(rows), llm.spec.hidden)
-    order = sorted(range(len(rows)), key=lambda i: len(rows[i]))  # equal lengths side by side share one attention call
-    # Attention without a cache is torch's, whose order of additions may differ with the batch.
-    together = 1 if model.numerics is Numerics.INVARIANT else 32
-    for start in range(0, len(order), together):
-        part = order[start : start + together]
-        batch = prompt_batch([rows[i] for i in part], llm.device)
-        out[part] = pool(model, model.sweep(batch), batch, how).cpu()
-    return out
-
-
-@torch.inference_mode()
-def _hidden_states(llm: LLM, token_ids: Sequence[int]) -> torch.Tensor:
-    if llm.kv_dtype == llm.dtype:
-        states = llm.model.sweep(prompt_batch([token_ids], llm.device))
-    else:
-        pages = -(-len(token_ids) // PAGE_SIZE)
-        cache = PagedCache(llm.model.local, pages, PAGE_SIZE, llm.device, llm.kv_dtype)
-        states = llm.model.sweep(paged_prompt(token_ids, PAGE_SIZE, llm.device), cache)
-    llm._hidden = states
-    return states
-
-
-@torch.inference_mode()
-def _log_probabilities(llm: LLM, start: int, stop: int) -> torch.Tensor:
-    if llm._hidden is None:
-        raise RuntimeError("no text has been read whose next tokens could be likely")
-    return torch.log_softmax(llm.model.logits(llm._hidden[start:stop]).float(), -1)

@@ -33,6 +33,8 @@ class Stack:
     - kernel_s: what a kernel takes on the device besides, start and end included.
     - launch_s, layer_s, step_s: what the host spends on a launch, on a layer besides, on a step besides (scheduling, reading tokens).
     - sequence_s, prompt_token_s: on each sequence of a step, and on each prompt token (its log-probability and text on the host).
+    - unhidden_s, unhidden_sequence_s: on a step of a generation, and on each of its sequences, where the host is the device as well. A GPU
+      runs on meanwhile.
     - decomposed_s: on a product whose outliers it looks for first (bitsandbytes), waiting for the device.
     - block_s: what a multiprocessor takes on a product of one query with its keys, or values, where attention is such products.
     - request_s: on a batch as a whole, once. turn_s: on each layer when it turns from one group of a block to the next.
@@ -82,6 +84,8 @@ class Stack:
     step_s: float
     sequence_s: float
     prompt_token_s: float
+    unhidden_s: float
+    unhidden_sequence_s: float
     decomposed_s: float
     block_s: float
     request_s: float

@@ -29,7 +29,7 @@ def slugs() -> tuple[str, ...]:
 
 
 def find_device(device: str) -> DeviceSpec:
-    """The device of a slug, of `cpu` (this machine), or of a TOML file.
+    """The device of a slug or of the name that its driver shows, in any case; of `cpu` (this machine); or of a TOML file.
 
     Raises UserError naming the slug and the nearest known ones, or the file and the key that is wrong.
     """
@@ -38,8 +38,9 @@ def find_device(device: str) -> DeviceSpec:
 
         return cpu_device()
     tables = _tables()
-    if device in tables:
-        return read_device(tables[device], device, f"catalogue.toml: {device}")
+    slug = device.casefold() if device.casefold() in tables else match_driver_name(device)
+    if slug is not None:
+        return read_device(tables[slug], slug, f"catalogue.toml: {slug}")
     if device.endswith(".toml") or "/" in device:
         return read_device_file(Path(device), _table)
     raise _unknown(device)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from inferometer.kernels.head_parts import HeadParts
 from inferometer.kernels.kv_scaled import scaled_write
 from inferometer.kernels.kv_write import kv_write
 from inferometer.kernels.paged_decode import Fresh
@@ -24,7 +25,7 @@ from inferometer.nn.cache import PagedCache
 from inferometer.nn.collective import ALONE, Collective
 from inferometer.nn.invariant_attention import InvariantPages, TokenByToken
 from inferometer.nn.numerics import Numerics
-from inferometer.nn.paged_attention import PagedPlan, attend_pages, plan_pages
+from inferometer.nn.paged_attention import PagedPlan, attend_pages, attend_pages_in_parts, plan_pages
 from inferometer.nn.parts import Part, Parts
 from inferometer.nn.segments import Segment, attend_segments, plan_segments
 
@@ -100,6 +101,15 @@ def attend(heads: Tensor, kv_heads: int, sweep: SweepContext, layer: int, scale:
         return _attend(heads, kv_heads, sweep, layer, scale)
     outputs = [_attend(heads[part.tokens], kv_heads, sweep.of(part), layer, scale) for part in sweep.parts.come(layer)]
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+
+def attend_in_parts(heads: Tensor, kv_heads: int, sweep: SweepContext, layer: int, scale: float) -> HeadParts | None:
+    """As `attend`, in parts that are still to be joined; None, and nothing has happened, where no kernel leaves it so."""
+    cache, rows, plan = sweep.cache, sweep.rows, sweep.plan
+    if sweep.parts is not None or not isinstance(plan, PagedPlan) or cache is None or rows is None or not rows.apart:
+        return None
+    query, key, value = torch.split(heads, [heads.shape[1] - 2 * kv_heads, kv_heads, kv_heads], 1)
+    return attend_pages_in_parts(query, plan, rows, cache, layer, scale, Fresh(key, value, sweep.rotation))
 
 
 def _attend(heads: Tensor, kv_heads: int, sweep: SweepContext, layer: int, scale: float) -> Tensor:

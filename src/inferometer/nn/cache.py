@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -39,6 +40,16 @@ class PagedCache:
         if dtype in KV_LARGEST:
             scales = torch.zeros(2, spec.layers, pages, spec.kv_heads, device=device)
             self.key_scales, self.value_scales = scales.unbind(0)
+
+    @classmethod
+    def of_one_layer(cls, spec: ModelSpec, pages: int, page_size: int, device: torch.device, dtype: torch.dtype) -> PagedCache:
+        """One whose layers all lie in the same memory, that of one: for sweeps whose tokens nobody wants."""
+        cache = cls(replace(spec, layers=1), pages, page_size, device, dtype)
+        every = (spec.layers, -1, -1, -1)
+        cache.keys, cache.values = cache.keys.expand(every), cache.values.expand(every)
+        if cache.key_scales is not None and cache.value_scales is not None:
+            cache.key_scales, cache.value_scales = cache.key_scales.expand(every[:3]), cache.value_scales.expand(every[:3])
+        return cache
 
     def layer(self, layer: int) -> tuple[Tensor, Tensor]:
         """Keys and values of a layer, (places, kv_heads, head_size) each: what the block table's pages lie in."""

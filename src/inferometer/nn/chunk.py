@@ -46,16 +46,6 @@ class Chunk:
     brought: tuple[Run, ...]
     written: tuple[Run, ...]
 
-    @property
-    def brought_pages(self) -> int:
-        """Pages that come to the device in every layer."""
-        return sum(run.count for run in self.brought)
-
-    @property
-    def written_pages(self) -> int:
-        """Pages that go back in every layer."""
-        return sum(run.count for run in self.written)
-
 
 def chunks(reaches: Sequence[Reach], *, resident: int, page_size: int, slot_pages: int) -> tuple[Chunk, ...]:
     """As few chunks as fill slots in order; none where every page is on the device. No two sequences share a page.

@@ -11,6 +11,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from inferometer.kernels.decode_short import decode_parts, serves
+from inferometer.kernels.head_parts import HeadParts
 from inferometer.kernels.paged_decode import Fresh, paged_decode
 from inferometer.kernels.ragged_prefill import ragged_prefill
 from inferometer.model.spec import Alibi, ModelSpec
@@ -97,6 +99,29 @@ def attend_pages(
         )
     out = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
     return out.flatten(1)
+
+
+def attend_pages_in_parts(
+    query: Tensor, plan: PagedPlan, rows: CachedRows, cache: PagedCache, layer: int, scale: float, fresh: Fresh
+) -> HeadParts | None:
+    """As `attend_pages` of sequences that all run one token, in parts; None where there are too many keys for that, or heads share them."""
+    keys, values = cache.layer(layer)
+    count, heads, head_size = query.shape
+    if keys.dtype != query.dtype or not serves(count, heads, keys.shape[1], head_size, plan.longest, query.device):
+        return None
+    return decode_parts(
+        query,
+        keys,
+        values,
+        rows.table,
+        rows.seats,
+        rows.contexts,
+        page_size=cache.page_size,
+        scale=scale,
+        longest=plan.longest,
+        fresh=fresh,
+        slopes=plan.slopes,
+    )
 
 
 @lru_cache

@@ -26,11 +26,6 @@ class Child:
                 env={**os.environ, **environment},
             )
 
-    @property
-    def alive(self) -> bool:
-        """Whether it has not ended."""
-        return self.process.poll() is None
-
     def finish(self, grace_seconds: float = GRACE_SECONDS) -> int:
         """Waits for its end, kills it if that takes too long, and returns its exit code."""
         try:

@@ -38,11 +38,6 @@ class StopMatcher:
         """All text so far, what is held back included. Once a stop string has matched it ends with that string."""
         return "".join(self._given) + self._held
 
-    @property
-    def text_before_stop(self) -> str:
-        """`text` without the stop string that ended it."""
-        return self.text.removesuffix(self._matched or "")
-
     def push(self, piece: str) -> tuple[str, bool]:
         """The text that may be given out now, and whether a stop string has matched.
 

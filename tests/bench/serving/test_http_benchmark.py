@@ -182,12 +182,13 @@ def test_what_means_nothing_is_refused(changes: dict[str, Any], words: str) -> N
 
 def test_the_command_line(server: RunningServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ["bench", "--backend", "http", "--url", server.url, "--concurrency", "2", "--sequence-length", "12", "--decode-length", "4"]
-    assert main([*given, "--runs", "2", "--slo-ttft", "60000", "--output", str(tmp_path / "records.jsonl")]) == 0
+    assert main([*given, "--runs", "2", "--slo-ttft", "60000", "--slo-tpot", "60000", "--output", str(tmp_path / "records.jsonl")]) == 0
     out, err = capsys.readouterr()
     assert err == ""
     assert "| TTFT       | 2 at a time |" in out
     assert "| Load        | Requests | Failed | Requests/s |" in out
-    assert (tmp_path / "records.jsonl").read_text().count("\n") == 1
+    (line,) = (tmp_path / "records.jsonl").read_text().splitlines()
+    assert (json.loads(line)["slo_ttft_ms"], json.loads(line)["slo_tpot_ms"]) == (60000, 60000)
     assert main([*given, "--json"]) == 0
     (record,) = json.loads(capsys.readouterr().out)["records"]
     assert record["serving"]["unit"] == "ms"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
@@ -69,3 +70,14 @@ def test_an_image_stands_alone_and_knows_dark_grounds() -> None:
     image = page(10, 10, "plain", [])
     assert "prefers-color-scheme: dark" in image
     assert "http" not in image.replace("http://www.w3.org/2000/svg", "")
+
+
+@given(values=st.lists(st.integers(1, 4096), min_size=2, max_size=40, unique=True))
+def test_an_axis_names_what_was_measured_where_there_is_room(values: list[int]) -> None:
+    axis = spanning("batch", values, log=True).marking(values)
+    assert axis.ticks()[0] == min(values)
+    assert set(axis.ticks()) <= set(values)
+    places = [axis.share(tick) for tick in axis.ticks()]
+    assert all(after - before >= 0.06 for before, after in pairwise(places))
+    # What is left out lies close to one that is named.
+    assert all(min(abs(axis.share(value) - place) for place in places) < 0.06 for value in values)

@@ -29,7 +29,7 @@ void weigh(const Pages<T>& values, int64_t begin, int64_t end, int64_t d, const 
     values.each(begin, end, [&](int64_t position, const T* value) {
         for (int n = 0; n < N; n++) {
             const Floats v = load(value + d + n * W);
-            for (int g = 0; g < G; g++) sums[g][n] += v * splat(weights[g][position - begin]);
+            for (int g = 0; g < G; g++) sums[g][n] = multiply_add(v, splat(weights[g][position - begin]), sums[g][n]);
         }
     });
     for (int g = 0; g < G; g++)
@@ -47,10 +47,11 @@ void attend(const float* query, int64_t size, const Pages<T>& keys, const Pages<
         Floats sums[G] = {};
         for (int64_t d = 0; d < whole; d += W) {
             const Floats k = load(key + d);
-            for (int g = 0; g < G; g++) sums[g] += k * load(query + g * size + d);
+            for (int g = 0; g < G; g++) sums[g] = multiply_add(k, load(query + g * size + d), sums[g]);
         }
         if (whole < size)
-            for (int g = 0; g < G; g++) sums[g] += load_part(key + whole, size - whole) * load_part(query + g * size + whole, size - whole);
+            for (int g = 0; g < G; g++)
+                sums[g] = multiply_add(load_part(key + whole, size - whole), load_part(query + g * size + whole, size - whole), sums[g]);
         for (int g = 0; g < G; g++) scores[g][position - begin] = sum(sums[g]) + (slopes ? slopes[g] * float(position - at) : 0.0f);
     });
     const int64_t count = end - begin;
@@ -75,7 +76,7 @@ void attend(const float* query, int64_t size, const Pages<T>& keys, const Pages<
     for (; d < size; d++) {
         float sums[G] = {};
         values.each(begin, end, [&](int64_t position, const T* value) {
-            for (int g = 0; g < G; g++) sums[g] += widen(value[d]) * scores[g][position - begin];
+            for (int g = 0; g < G; g++) sums[g] = multiply_add(widen(value[d]), scores[g][position - begin], sums[g]);
         });
         for (int g = 0; g < G; g++) out[g * size + d] = sums[g];
     }

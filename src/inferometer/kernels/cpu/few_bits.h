@@ -155,7 +155,7 @@ void nibbles_of_rows(const Linear& map, int64_t first, const float* x, int64_t x
                     }
                     for (int r = 0; r < R; r++) {
                         const Floats even = load(x + r * x_stride + 2 * k), odd = load(x + r * x_stride + 2 * k + W);
-                        for (int o = 0; o < O; o++) sums[r][o] += low[o] * even, sums[r][o] += high[o] * odd;
+                        for (int o = 0; o < O; o++) sums[r][o] = multiply_add(high[o], odd, multiply_add(low[o], even, sums[r][o]));
                     }
                 };
                 for (int o = 0; o < O; o++) prefetch(w + o * bytes + begin + AHEAD_BYTES);
@@ -207,7 +207,7 @@ void nibble_pairs_of_rows(const Linear& map, int64_t first, const float* prepare
                 const __mmask16 real = count - g < W ? __mmask16((1 << (count - g)) - 1) : __mmask16(0xffff);
                 const Floats scale = (Floats)_mm512_maskz_loadu_ps(real, scales[o] + g);
                 const Floats shift = scale * (map.zero ? (Floats)_mm512_maskz_loadu_ps(real, zeros + g) : splat(8.0f));
-                for (int r = 0; r < R; r++) totals[r][o] -= shift * (Floats)_mm512_maskz_loadu_ps(real, sums(r) + slab + g);
+                for (int r = 0; r < R; r++) totals[r][o] = multiply_add(-shift, (Floats)_mm512_maskz_loadu_ps(real, sums(r) + slab + g), totals[r][o]);
             }
         }
         for (int64_t g = 0; g < count; g++) {
@@ -232,7 +232,7 @@ void nibble_pairs_of_rows(const Linear& map, int64_t first, const float* prepare
             // Fewer: nibbles of zero add nothing, whatever x lies there.
             if (k < end) step(k, [&](const uint8_t* p) { return _mm256_maskz_loadu_epi8((1u << (end - k)) - 1, p); });
             for (int o = 0; o < O; o++)
-                for (int r = 0; r < R; r++) totals[r][o] += part[r][o] * splat(scales[o][g]);
+                for (int r = 0; r < R; r++) totals[r][o] = multiply_add(part[r][o], splat(scales[o][g]), totals[r][o]);
         }
     }
     for (int r = 0; r < R; r++)
@@ -250,7 +250,7 @@ void bytes_of_rows(const Linear& map, int64_t first, const float* x, int64_t x_s
         for (int o = 0; o < O; o++) v[o] = widen_bytes<K>(read(w + o * inputs + k));
         for (int r = 0; r < R; r++) {
             const Floats a = load(x + r * x_stride + k);
-            for (int o = 0; o < O; o++) sums[r][o] += v[o] * a;
+            for (int o = 0; o < O; o++) sums[r][o] = multiply_add(v[o], a, sums[r][o]);
         }
     };
     const auto whole = [](const uint8_t* p) { return load_bytes(p); };

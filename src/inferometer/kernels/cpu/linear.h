@@ -34,7 +34,7 @@ template <class T> struct Dot {
     using Vector = Floats;
     static Vector at(const T* p) { return load(p); }
     static Vector part(const T* p, int64_t count) { return load_part(p, count); }
-    static void add(Floats& sum, Vector a, Vector b) { sum += a * b; }
+    static void add(Floats& sum, Vector a, Vector b) { sum = multiply_add(a, b, sum); }
 };
 
 #if defined(__AVX512BF16__)
@@ -118,8 +118,8 @@ void pairs(const Bfloat16* w, int64_t block, int64_t count, const Bfloat16* x, i
                 const Floats even = (Floats)(both << 16), odd = (Floats)(both & (int32_t)0xffff0000);
                 for (int r = 0; r < R; r++) {
                     const Bfloat16* pair = x + r * x_stride + 2 * k;
-                    sums[r][half] += even * splat(widen(pair[0]));
-                    sums[r][half] += odd * splat(widen(pair[1]));
+                    sums[r][half] = multiply_add(even, splat(widen(pair[0])), sums[r][half]);
+                    sums[r][half] = multiply_add(odd, splat(widen(pair[1])), sums[r][half]);
                 }
             }
 #endif

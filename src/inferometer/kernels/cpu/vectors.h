@@ -4,6 +4,8 @@
 #include <cstring>
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #if defined(__AVX512F__)
@@ -73,6 +75,28 @@ inline float sum(Floats v) {
     for (int width = W / 2; width; width /= 2)
         for (int i = 0; i < width; i++) part[i] += part[i + width];
     return part[0];
+#endif
+}
+
+// a * b + c, rounded once where the processor can. Written out, because a compiler that may choose chooses differently for one row and for
+// many, and a row's bits would depend on its company.
+inline Floats multiply_add(Floats a, Floats b, Floats c) {
+#if defined(__AVX512F__)
+    return (Floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__AVX__) && defined(__FMA__)
+    return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__aarch64__)
+    return (Floats)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+    return a * b + c;
+#endif
+}
+
+inline float multiply_add(float a, float b, float c) {
+#if defined(__FMA__) || defined(__AVX512F__) || defined(__aarch64__)
+    return __builtin_fmaf(a, b, c);
+#else
+    return a * b + c;
 #endif
 }
 

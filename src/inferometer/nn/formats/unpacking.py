@@ -22,13 +22,3 @@ def nibbles_along(packed: Tensor, dim: int, order: tuple[int, ...] = tuple(range
     if dim == 1:
         return parts.flatten(1)
     return parts.permute(0, 2, 1).reshape(-1, packed.shape[1])
-
-
-def packed_along(levels: Tensor, dim: int, order: tuple[int, ...] = tuple(range(8))) -> Tensor:
-    """The inverse; `dim` must be a multiple of 8 long."""
-    rows = levels.t() if dim == 0 else levels
-    parts = rows.reshape(rows.shape[0], -1, 8).to(torch.int64)
-    shifts = torch.tensor([4 * order.index(i) for i in range(8)], device=levels.device)
-    words = (parts << shifts).sum(-1)
-    signed = torch.where(words >= 2**31, words - 2**32, words).to(torch.int32)
-    return signed.t().contiguous() if dim == 0 else signed

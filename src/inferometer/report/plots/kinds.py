@@ -130,6 +130,8 @@ def sweep(title: str, x_label: str, y_label: str, series: Sequence[Series], *, l
     xs = [x for each in series for x, _ in each.points]
     ys = [y for each in series for _, y in each.points] + [end for each in series for ends in each.interval for end in ends]
     across = spanning(x_label, xs, log=log)
+    # Batches and lengths go in doublings, which round numbers of a logarithmic axis fall between.
+    across = across.marking(xs) if log else across
     up = spanning(y_label, ys, log=log and max(ys) > 10 * min(ys) > 0)
     panel = Panel(left=80, top=48, width=660, height=360, across=across, up=up)
     parts = panel.frame()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from xml.sax.saxutils import escape
 
 COLOURS = 6
 _FONT = 12
+# Of an axis, what lies between two values that it names.
+_MARK_GAP = 0.06
 
 # Each colour in a light and a dark form; told apart without red against green.
 _LIGHT = ("#1f5fa8", "#b3560f", "#2b7a62", "#8b3f8b", "#7d6a00", "#5a6470")
@@ -25,12 +27,16 @@ svg { background: #14181d; } text { fill: #e6eaef; } .quiet { fill: #a2acb7; } .
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """A scale from `low` to `high` with a label that names its unit. Raises ValueError for ends that span nothing or have no logarithm."""
+    """A scale from `low` to `high` with a label that names its unit. Raises ValueError for ends that span nothing or have no logarithm.
+
+    marked: the values that it names, round ones of its own choice if there are none.
+    """
 
     label: str
     low: float
     high: float
     log: bool = False
+    marked: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
@@ -46,8 +52,18 @@ class Axis:
             place = (value - self.low) / (self.high - self.low)
         return min(1.0, max(0.0, place))
 
+    def marking(self, values: Iterable[float]) -> Axis:
+        """The axis with those of the values named that leave each other room, from the lowest on."""
+        marked: list[float] = []
+        for value in sorted(set(values)):
+            if not marked or self.share(value) - self.share(marked[-1]) >= _MARK_GAP:
+                marked.append(value)
+        return replace(self, marked=tuple(marked))
+
     def ticks(self) -> tuple[float, ...]:
-        """Round values within the axis: three to about ten of them."""
+        """The values that it names; of round ones three to about ten."""
+        if self.marked:
+            return self.marked
         return _log_ticks(self.low, self.high) if self.log else _even_ticks(self.low, self.high)
 
 

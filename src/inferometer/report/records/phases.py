@@ -31,11 +31,6 @@ class PhaseNames:
         found: float | None = getattr(record.bound, self.time, None) if self.bounded and record.bound is not None else None
         return found
 
-    def predicted_ms(self, record: Record) -> float | None:
-        """What the estimator expected when the case ran."""
-        found: float | None = getattr(record.predicted, self.time, None) if self.bounded and record.predicted is not None else None
-        return found
-
     def share_of_bound(self, record: Record) -> float | None:
         """How much of the hardware's limit the median reaches: 1 is all of it."""
         least, summary = self.bound_ms(record), self.summary(record)

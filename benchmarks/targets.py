@@ -1,0 +1,147 @@
+"""The table that RESULTS.md begins with: what the product is held to, what was measured, and beside it the prediction and the limit.
+
+The targets stand in targets.toml; every figure comes from a record. A target whose record is not there is a row that says so.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Fields = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One row.
+
+    records: the file, by its stem; where: the fields of the record that is meant. figure: its field that is held against at_least or
+    at_most, each a number or the name of a field. over: fields of the record of the same file by whose figure it is divided; under: that
+    is divided by it. shown, bound, predicted: fields of the record that stand beside it, in `unit`. note: what binds where it is missed,
+    and what was tried.
+    """
+
+    part: str
+    work: str
+    records: str
+    where: Fields
+    figure: str
+    at_least: float | str | None = None
+    at_most: float | str | None = None
+    over: Fields | None = None
+    under: Fields | None = None
+    shown: str | None = None
+    unit: str = ""
+    bound: str | None = None
+    predicted: str | None = None
+    note: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.at_least is None) == (self.at_most is None):
+            raise ValueError(f"{self.work}: one of at_least and at_most")
+        if self.over is not None and self.under is not None:
+            raise ValueError(f"{self.work}: over or under")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A target beside its record; measured is None where there is none, or where it failed."""
+
+    target: Target
+    record: Fields | None
+    measured: float | None
+    limit: float | None
+
+    @property
+    def held(self) -> bool | None:
+        """None where it is not measured."""
+        if self.measured is None or self.limit is None:
+            return None
+        return self.measured >= self.limit if self.target.at_most is None else self.measured <= self.limit
+
+
+def read_targets(file: Path) -> list[Target]:
+    """Raises TypeError or ValueError where an entry is not a target."""
+    return [Target(**entry) for entry in tomllib.loads(file.read_text())["target"]]
+
+
+def outcomes(targets: list[Target], folders: list[Path]) -> list[Outcome]:
+    """Each beside the record that it names; where several match, the last."""
+    files = {file.stem: _records(file) for folder in folders for file in sorted(folder.glob("*.jsonl"))}
+    return [_outcome(target, files.get(target.records, [])) for target in targets]
+
+
+def page(found: list[Outcome]) -> str:
+    """A table a part, and below it what the notes say of rows that are missed."""
+    parts = ["## Targets", _count(found)]
+    for name in dict.fromkeys(outcome.target.part for outcome in found):
+        rows = [outcome for outcome in found if outcome.target.part == name]
+        parts += [f"### {name}", _table([_row(outcome) for outcome in rows])]
+        notes = [f"- {outcome.target.work}: {outcome.target.note}" for outcome in rows if outcome.target.note and outcome.held is not True]
+        if notes:
+            parts.append("\n".join(notes))
+    return "\n\n".join(parts)
+
+
+def _records(file: Path) -> list[Fields]:
+    return [_flat(json.loads(line)) for line in file.read_text().splitlines()]
+
+
+def _flat(record: Fields, before: str = "") -> dict[str, Any]:
+    """Fields of inner objects under their path, with dots."""
+    fields: dict[str, Any] = {}
+    for name, value in record.items():
+        fields |= _flat(value, f"{before}{name}.") if isinstance(value, dict) else {before + name: value}
+    return fields
+
+
+def _find(records: list[Fields], where: Fields) -> Fields | None:
+    fitting = [record for record in records if all(record.get(name) == value for name, value in where.items())]
+    return fitting[-1] if fitting else None
+
+
+def _outcome(target: Target, records: list[Fields]) -> Outcome:
+    limit = target.at_most if target.at_least is None else target.at_least
+    record = _find(records, target.where)
+    if record is None:
+        return Outcome(target, None, None, None if isinstance(limit, str) else limit)
+    measured = record.get(target.figure)
+    reference = target.over or target.under
+    if reference is not None:
+        other = _find(records, {**target.where, **reference})
+        value = None if other is None else other.get(target.figure)
+        measured = None if measured is None or not value else measured / value if target.under is None else value / measured
+    return Outcome(target, record, measured, record.get(limit) if isinstance(limit, str) else limit)
+
+
+def _row(outcome: Outcome) -> list[str]:
+    target, record = outcome.target, outcome.record or {}
+    sign = "<=" if target.at_least is None else ">="
+    held = {True: "yes", False: "**no**", None: "not measured"}[outcome.held]
+    beside = [_figure(None if name is None else record.get(name)) for name in (target.shown, target.predicted, target.bound)]
+    device = str(record.get("device_name", "-"))
+    return [target.work, f"{sign} {_figure(outcome.limit)}", _figure(outcome.measured), held, *beside, target.unit, device]
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}" if abs(value) >= 10000 else f"{value:.4g}"
+
+
+def _count(found: list[Outcome]) -> str:
+    measured = [outcome for outcome in found if outcome.held is not None]
+    return (
+        f"{sum(1 for outcome in measured if outcome.held)} of {len(measured)} measured targets are held; {len(found) - len(measured)} are "
+        "not measured. A target is a ratio to what was measured in the same run on the same card, unless it has a unit of its own; "
+        "beside it stand what was measured, what the estimator expects and the least that the hardware leaves, in the unit named."
+    )
+
+
+def _table(rows: list[list[str]]) -> str:
+    heads = ["Work", "Target", "Found", "Held", "Measured", "Predicted", "Least", "Unit", "Device"]
+    widths = [max(len(row[i]) for row in [heads, *rows]) for i in range(len(heads))]
+    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in [heads, *rows]]
+    return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])

@@ -1,0 +1,59 @@
+"""What a model makes of a text that is read and not continued: vectors, hidden states, the distribution of each next token.
+
+Each function runs on every rank of a model (`LLM.everywhere`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from inferometer.engine.engine import PAGE_SIZE
+from inferometer.engine.pooling import Pooling, pool
+from inferometer.nn.batch import paged_prompt, prompt_batch
+from inferometer.nn.cache import PagedCache
+from inferometer.nn.numerics import Numerics
+
+if TYPE_CHECKING:
+    from inferometer.engine.llm import LLM
+
+_TOGETHER: Final = 32
+"""Texts of one forward."""
+
+
+@torch.inference_mode()
+def vectors(llm: LLM, rows: Sequence[Sequence[int]], how: Pooling) -> torch.Tensor:
+    """float32 (rows, hidden) on the host: one vector for each text's token ids."""
+    model = llm.model
+    out = torch.empty(len(rows), llm.spec.hidden)
+    order = sorted(range(len(rows)), key=lambda i: len(rows[i]))  # equal lengths side by side share one attention call
+    # Attention without a cache is torch's, whose order of additions may differ with the batch.
+    together = 1 if model.numerics is Numerics.INVARIANT else _TOGETHER
+    for start in range(0, len(order), together):
+        part = order[start : start + together]
+        batch = prompt_batch([rows[i] for i in part], llm.device)
+        out[part] = pool(model, model.sweep(batch), batch, how).cpu()
+    return out
+
+
+@torch.inference_mode()
+def hidden_states(llm: LLM, token_ids: Sequence[int]) -> torch.Tensor:
+    """(tokens, hidden) on the device. Each rank keeps its own, for `log_probabilities`."""
+    if llm.kv_dtype == llm.dtype:
+        states = llm.model.sweep(prompt_batch([token_ids], llm.device))
+    else:
+        pages = -(-len(token_ids) // PAGE_SIZE)
+        cache = PagedCache(llm.model.local, pages, PAGE_SIZE, llm.device, llm.kv_dtype)
+        states = llm.model.sweep(paged_prompt(token_ids, PAGE_SIZE, llm.device), cache)
+    llm.last_states = states
+    return states
+
+
+@torch.inference_mode()
+def log_probabilities(llm: LLM, start: int, stop: int) -> torch.Tensor:
+    """float32 (positions, vocabulary), after tokens start to stop of the text that was read last. Raises RuntimeError if none was."""
+    if llm.last_states is None:
+        raise RuntimeError("no text has been read whose next tokens could be likely")
+    return torch.log_softmax(llm.model.logits(llm.last_states[start:stop]).float(), -1)

@@ -1,0 +1,69 @@
+"""What commands have in common: each flag reaches what it is for."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import pytest
+
+from inferometer.cli.main import main, parser
+from inferometer.cli.options import add_sampling_options, sampling_params
+from inferometer.cli.study_work import _overrides
+from inferometer.errors import UserError
+from inferometer.schedule.sampling import SamplingParams
+
+SAMPLING: dict[str, Any] = {"temperature": 0.5, "top_k": 5, "top_p": 0.9, "typical_p": 0.8, "repetition_penalty": 1.1}
+
+
+def flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def sampling(*words: str) -> SamplingParams:
+    known = argparse.ArgumentParser()
+    add_sampling_options(known)
+    return sampling_params(known.parse_args(words))
+
+
+@pytest.mark.parametrize("name", SAMPLING)
+def test_a_sampling_flag_sets_its_parameter_and_no_other(name: str) -> None:
+    plain, found = sampling(), sampling(flag(name), str(SAMPLING[name]))
+    assert {each: getattr(found, each) for each in SAMPLING} == {each: getattr(plain, each) for each in SAMPLING} | {name: SAMPLING[name]}
+
+
+@pytest.mark.parametrize("name", ["frequency_penalty", "presence_penalty"])
+def test_generate_has_penalties_as_well(name: str) -> None:
+    arguments = parser("generate").parse_args(["generate", flag(name), "0.5", "x"])
+    assert getattr(sampling_params(arguments), name) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", "-1"),
+        ("top_k", "-1"),
+        ("top_p", "1.5"),
+        ("typical_p", "0"),
+        ("repetition_penalty", "0"),
+        ("frequency_penalty", "nan"),
+    ],
+)
+def test_a_value_out_of_range_is_named_by_its_flag(name: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", flag(name), value, "x"]) == 2
+    assert f"inferometer: error: {flag(name)} must " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "setting", "value"),
+    [
+        (("--timeout-seconds", "2.5"), "timeout_s", 2.5),
+        (("--gpu-memory", "8"), "gpu_memory", 8.0),
+        (("--runs", "3"), "runs", 3),
+        (("--device", "cpu"), "device", "cpu"),
+    ],
+)
+def test_a_study_takes_settings_for_all_its_cases(words: tuple[str, ...], setting: str, value: object) -> None:
+    assert _overrides(parser("study").parse_args(["study", "run", "backend-sweep", *words])) == {setting: value}
+    with pytest.raises(UserError, match="--timeout-seconds"):
+        parser("study").parse_args(["study", "run", "backend-sweep", "--timeout-seconds", "0"])
