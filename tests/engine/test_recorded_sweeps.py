@@ -101,6 +101,7 @@ def run(
         runner._graphs = SweepGraphs(
             cast(Transformer, model), runner.cache, runner._tokens, runner._table, None, most_prompt_tokens=2 * least
         )
+        runner._split = SimpleNamespace(divides=lambda tokens, rows: rows > 0 and tokens > least)
         runner._samplers = SamplerGraphs(CPU)
     found: dict[int, list[Emission]] = {number: [] for number in range(len(stream))}
     step = 0

@@ -22,8 +22,8 @@ from inferometer.engine.sampler import SamplingBatch, sample
 from inferometer.engine.sampling_plan import GREEDY
 from inferometer.engine.sampling_state import SamplingState
 from inferometer.engine.staging import Staged, pack, table_entries
-from inferometer.engine.sweep_cuts import MapClock, SweepCuts
 from inferometer.engine.sweep_graphs import FEW_TOKENS, PATIENCE, SweepGraphs, worth_recording
+from inferometer.engine.sweep_split import LayerClock, SweepSplit
 from inferometer.engine.watermark import Watermark
 from inferometer.kernels.support import usable
 from inferometer.kernels.token_rows import Places
@@ -43,7 +43,7 @@ class Runner:
     seats: most sequences that run together. stride: most pages of one sequence. graphs: whether decode sweeps and their sampling are
     recorded as CUDA graphs, where the device can. watermark: of the requests that ask for one.
     traffic: of the cache, if it has pages on the host. grouped: whether requests come in groups of equal size, so that sweeps with many
-    prompt tokens are of few sizes, which come again: those are recorded too, and their products cut where that takes less.
+    prompt tokens are of few sizes, which come again: those are recorded too, or run as two passes where that takes less.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Runner:
         self._decoding = self._rows(NOBODY)
         self._graphs: SweepGraphs | None = None
         self._samplers: SamplerGraphs | None = None
-        self._cuts: SweepCuts | None = None
+        self._split: SweepSplit | None = None
         self._pool: Any = None
         if graphs and usable(model.device) and model.collective.recordable:
             self._pool = torch.cuda.graph_pool_handle()
@@ -76,12 +76,10 @@ class Runner:
             if grouped:
                 weights = layer_weight_bytes(model.local, Formats(dtype="float32")) // 4
                 most, patience = worth_recording(weights), PATIENCE
-                # Else the link takes longer than any product, and ranks might choose differently.
+                # Else weights would come in twice, and ranks might choose differently.
                 if model.resident and model.collective.size == 1:
-                    self._cuts = SweepCuts(model, MapClock(model).faster_in_two)
-            self._graphs = SweepGraphs(
-                model, cache, self._tokens, self._table, self._pool, most_prompt_tokens=most, patience=patience, cuts=self._cuts
-            )
+                    self._split = SweepSplit(LayerClock(model).seconds)
+            self._graphs = SweepGraphs(model, cache, self._tokens, self._table, self._pool, most_prompt_tokens=most, patience=patience)
             self._samplers = SamplerGraphs(model.device)
 
     @property
@@ -110,10 +108,11 @@ class Runner:
         pieces = sorted(sweep.pieces, key=lambda share: share.count > 1)
         prompts = Facts.of(pieces, self.cache.page_size)
         brought = None if self.traffic is None else self._brought(decoding, pieces, self.traffic)
-        if brought is None and self._graphs is not None and self._graphs.serves(len(decoding), pieces):
-            return self._replay(decoding, prompts, pieces, self._graphs)
-        if self._cuts is not None and brought is None:
-            self._cuts.meet(len(decoding), int(prompts.counts.sum()))
+        if brought is None and self._graphs is not None:
+            if self._divides(decoding, prompts):
+                return self._one_after_another(decoding, prompts, pieces, self._graphs)
+            if self._graphs.serves(len(decoding), pieces):
+                return self._replay(decoding, prompts, pieces, self._graphs)
         staged, hidden = self._sweep(decoding.followed_by(prompts), apart=not pieces, brought=brought)
         scores = tuple(self._scores(pieces, hidden[len(decoding) :]))
         sequences, sampling = self._align(pieces)
@@ -141,6 +140,42 @@ class Runner:
         queries, contexts = tuple(facts.counts.tolist()), tuple(facts.contexts.tolist())
         batch = staged.batch(self._tokens, self._table, queries, contexts, apart=apart, brought=brought)
         return staged, self.model.sweep(batch, self.cache)
+
+    def _divides(self, decoding: Facts, prompts: Facts) -> bool:
+        return self._split is not None and self._split.divides(int(prompts.counts.sum()), len(decoding))
+
+    def _one_after_another(self, decoding: Facts, prompts: Facts, pieces: Many[Share], graphs: SweepGraphs) -> Flight:
+        """Those that decode as a graph, then the prompts. In this order: prompts may have found pages that the others write to."""
+        nobody = Facts.of((), self.cache.page_size)
+        sequences, batch = self._align(pieces)
+        assert batch is not None
+        entering = int(prompts.samples.sum())
+        if batch.plan().signature == GREEDY:
+            first = graphs.choose(decoding, nobody)
+            fetched, tokens = [first.fetch()], [first.token_ids.clone()]
+            scores: tuple[Scores, ...] = ()
+            if entering and graphs.serves(0, pieces):
+                self._enter_table(prompts)
+                second = graphs.choose(nobody, prompts)
+                fetched.append(second.fetch())
+                tokens.append(second.token_ids)
+            else:
+                staged, hidden = self._sweep(prompts, apart=False)
+                scores = tuple(self._scores(pieces, hidden))
+                if entering:
+                    second = self._choose(hidden.index_select(0, staged.last), batch)
+                    self._tokens.index_copy_(0, staged.sampled_seats, second.token_ids)
+                    fetched.append(second.fetch())
+                    tokens.append(second.token_ids)
+            batch.update(torch.cat(tokens))
+            return Flight(sequences, tuple(fetched), scores, _arrival(scores))
+        logits, seats = graphs.run(decoding, nobody)
+        logits, seats = logits[: len(decoding)], seats[: len(decoding)]
+        staged, hidden = self._sweep(prompts, apart=False)
+        if entering:
+            logits = torch.cat((logits, self.model.logits(hidden.index_select(0, staged.last))))
+            seats = torch.cat((seats, staged.sampled_seats))
+        return self._finish(sequences, batch, sample(logits, batch), seats, tuple(self._scores(pieces, hidden)))
 
     def _enter_table(self, facts: Facts) -> None:
         """Writes what the block table may not hold yet."""

@@ -17,7 +17,6 @@ from inferometer.engine.graph import Graph
 from inferometer.engine.residency.streamed import StreamedLayers
 from inferometer.engine.sampled import Sampled
 from inferometer.engine.staging import Shape, Staged, pack_decode, pack_mixed
-from inferometer.engine.sweep_cuts import SweepCuts
 from inferometer.kernels.token_rows import Places
 from inferometer.nn.cache import PagedCache
 from inferometer.nn.transformer import Transformer
@@ -30,7 +29,7 @@ PROMPTS = 8
 """The most prompts of a recorded sweep."""
 
 FEW_TOKENS = 512
-"""Prompt tokens up to which a sweep is recorded whatever the model."""
+"""Prompt tokens up to which a sweep is recorded whatever the model, and runs as one pass."""
 
 PROMPT_TOKENS = (64, 128, 256, 384, 512, 640, 768, 896, 1024, 1280, 1536, 1792, 2048, 2560, 3072, 3584, 4096)
 """Buckets of their tokens."""
@@ -84,7 +83,7 @@ class SweepGraphs:
     tokens: int64 (seats,), each seat's newest token, the last seat idle. table: int32 (seats, stride). Rows and tokens are padded, and the
     longest context is rounded up, so that few graphs serve all batches. Graphs hold no memory but the inputs of their bucket and one
     pool of temporaries that they share, since they never run at the same time. most_prompt_tokens: of a sweep, as `worth_recording` says.
-    patience: see `_served_by`. cuts: of products in sweeps with prompts.
+    patience: see `_served_by`.
     """
 
     def __init__(
@@ -97,9 +96,7 @@ class SweepGraphs:
         *,
         most_prompt_tokens: int = FEW_TOKENS,
         patience: int = 0,
-        cuts: SweepCuts | None = None,
     ) -> None:
-        self._cuts = cuts
         self._most_prompt_tokens = most_prompt_tokens
         self._patience = patience
         self._met: Counter[Bucket] = Counter()
@@ -152,8 +149,6 @@ class SweepGraphs:
         inputs.copy_(packed.pin_memory() if inputs.is_cuda else packed, non_blocking=True)
         staged = Staged.of(inputs, bucket.shape)
         graph = self._graphs.get(bucket)
-        if graph is None and self._cuts is not None:
-            self._cuts.meet(bucket.rows, bucket.prompt_tokens)
         if graph is None and bucket in self._graphs:
             graph = self._graphs[bucket] = self._record(staged, bucket)
         if graph is None:
@@ -190,8 +185,7 @@ class SweepGraphs:
         self._met[bucket] += 1
         if self._met[bucket] > self._patience:
             return bucket
-        # Rows that decode cost a sweep alone a quarter of what as many more tokens of prompts do.
-        most = 2 * bucket.rows if bucket.prompt_tokens else max(8, bucket.rows + bucket.rows // 4)
+        most = max(8, 2 * bucket.rows, bucket.rows + bucket.prompt_tokens // 4)
         larger = [
             other
             for other, graph in self._graphs.items()

@@ -30,8 +30,7 @@ _EPILOGUES: Final = ("relu", "gelu_tanh")
 class Linear(nn.Module):
     """A linear map whose weight is (outputs, inputs); left uninitialised for the loader.
 
-    launches: how few rows are computed on a GPU, where that has been measured (`engine/tuning.py`). cuts: numbers of rows of which the
-    matrix library takes the first so many by themselves and then the others, where that has been measured (`engine/sweep_cuts.py`).
+    launches: how few rows are computed on a GPU, where that has been measured (`engine/tuning.py`).
     quant: the weight in few bits, of which `weight` is then only the shape.
     product: what computes every row in the same way, in a model of invariant numerics.
     """
@@ -43,7 +42,6 @@ class Linear(nn.Module):
         self.packed: Packed | None = None
         self.quant: QuantWeight | None = None
         self.launches: Launches = {}
-        self.cuts: dict[int, int] = {}
         self.product: Product | None = None
 
     def pack(self) -> None:
@@ -102,23 +100,6 @@ class Linear(nn.Module):
         return self._library(rounded_rows(x, quant), widened(quant, x.dtype), activation, residual)
 
     def _library(self, x: Tensor, weight: Tensor, activation: Activation | None, residual: Tensor | None) -> Tensor:
-        first = self.cuts.get(x.shape[0])
-        if first is not None:
-            return self._in_two(x, weight, activation, residual, first)
         if residual is None and self.bias is not None and x.is_cuda and activation in _EPILOGUES:
             return torch._addmm_activation(self.bias, x, weight.T, use_gelu=activation == "gelu_tanh")
         return finish_torch(functional.linear(x, weight, self.bias), activation, residual)
-
-    def _in_two(self, x: Tensor, weight: Tensor, activation: Activation | None, residual: Tensor | None, first: int) -> Tensor:
-        out = x.new_empty(x.shape[0], weight.shape[0])
-        parts = zip((x[:first], x[first:]), (out[:first], out[first:]), strict=True)
-        if residual is None and self.bias is not None and x.is_cuda and activation in _EPILOGUES:
-            for rows, into in parts:
-                torch._addmm_activation(self.bias, rows, weight.T, use_gelu=activation == "gelu_tanh", out=into)
-            return out
-        for rows, into in parts:
-            if self.bias is None:
-                torch.mm(rows, weight.T, out=into)
-            else:
-                torch.addmm(self.bias, rows, weight.T, out=into)
-        return finish_torch(out, activation, residual)
