@@ -330,8 +330,10 @@ def main() -> None:
                     file.write(json.dumps({**about, **record}) + "\n")
 
         if set(parts) - {"cpu"}:
-            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as apart:  # so that its memory is free again for the server
-                alone = apart.submit(bare, plan, parts).result()
+            alone: dict[str, Any] = {}
+            if {"throughput", "single"} & set(parts):
+                with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as apart:  # so that its memory is free again for the server
+                    alone = apart.submit(bare, plan, parts).result()
             with serving(plan) as server:
                 if "throughput" in parts:
                     keep(throughput(plan, server, alone))
