@@ -25,14 +25,16 @@ import torch.distributed as dist
 from torch import Tensor
 
 from inferometer.bench.machine.environment import environment
+from inferometer.engine.parallel import peer_rows
 from inferometer.engine.parallel.gpu_collective import GpuCollective
 from inferometer.engine.parallel.nccl import Nccl
 from inferometer.engine.parallel.peer_memory import PeerMemory, Peers, open_mailbox, without_multicast
+from inferometer.engine.parallel.peer_rows import PeerRows
 from inferometer.engine.parallel.sum_choice import SIZES, WAYS
 from inferometer.engine.parallel.sum_tuning import times_s
 from inferometer.kernels.mailbox import Mailbox
 from inferometer.kernels.norm import NormWeights
-from inferometer.kernels.rank_sum import rank_sum, rank_sum_norm, rank_sum_torch
+from inferometer.kernels.rank_sum import rank_sum, rank_sum_add, rank_sum_norm, rank_sum_torch
 from inferometer.kernels.skinny import skinny_triton
 from inferometer.kernels.skinny_launch import candidates
 from inferometer.nn.gloo_collective import GlooCollective
@@ -44,7 +46,7 @@ SMALL = (8 * KIB, 64 * KIB, 256 * KIB, 1 * MIB)
 LARGE = (16 * MIB, 64 * MIB)
 CALLS = 50
 """In a graph of small sums."""
-LIMITS_S = {"mailbox": 40, "collective": 45, "torch": 30, "nccl": 30, "order": 30}
+LIMITS_S = {"mailbox": 40, "rows": 40, "overlap": 40, "collective": 70, "torch": 30, "nccl": 30, "order": 30}
 
 
 class Rank:
@@ -148,6 +150,10 @@ def mailbox_part(rank: Rank) -> Iterator[Row]:
         assert rank.same(residual)
         assert rank.same(normed)
         yield from timed(rank, box, nbytes)
+    x, residual = torch.zeros(2, 1, HIDDEN, dtype=DTYPE, device=rank.device)
+    for chunk in (64, 128, 1024):
+        us = rank.microseconds(lambda chunk=chunk: rank_sum_add(x, residual, box, chunk=chunk))
+        yield {"what": f"ours: sum of {chunk}, residual", "bytes": 8 * KIB, "us": us}
     stress(rank, box)
     word = torch.zeros(4, dtype=DTYPE, device=rank.device)
     yield {"what": "ours: one word", "bytes": 8, "us": rank.microseconds(lambda: rank_sum(word, box))}
@@ -191,22 +197,35 @@ def stress(rank: Rank, box: Mailbox, rounds: int = 100) -> None:
 
 def chain(rank: Rank, box: Mailbox) -> Iterator[Row]:
     """What the sum adds between two products of one row, whose weights come from memory, beside a norm in the same place."""
-    weights = [torch.randn(HIDDEN, HIDDEN, device=rank.device).to(DTYPE) / 64 for _ in range(8)]
-    launch = candidates(1, HIDDEN)[0]
-    x, residual = torch.zeros(1, HIDDEN, dtype=DTYPE, device=rank.device), torch.zeros(1, HIDDEN, dtype=DTYPE, device=rank.device)
-    deltas = torch.empty_like(x)
+    for hidden in (HIDDEN, 7168):
+        yield from products_of(rank, box, hidden)
 
-    def products(between: Callable[[Tensor], Tensor]) -> None:
+
+def products_of(rank: Rank, box: Mailbox, hidden: int) -> Iterator[Row]:
+    weights = [torch.randn(hidden, hidden, device=rank.device).to(DTYPE) / 64 for _ in range(8)]
+    launch = candidates(1, hidden)[0]
+    x, residual = torch.zeros(1, hidden, dtype=DTYPE, device=rank.device), torch.zeros(1, hidden, dtype=DTYPE, device=rank.device)
+    deltas = torch.empty_like(x)
+    norm = NormWeights("layer", 1e-5, *torch.zeros(2, hidden, dtype=DTYPE, device=rank.device))
+
+    def products(between: Callable[[Tensor], Tensor], norm: NormWeights | None = None) -> None:
         state = x
         for weight in weights:
-            state = between(skinny_triton(state, weight, launch=launch, out=deltas))
+            state = between(skinny_triton(state, weight, launch=launch, norm=norm, out=deltas))
 
-    for what, between in (
-        ("products alone", lambda y: y),
-        ("products and norms", lambda y: rank.norm.of(residual, y)),
-        ("products, sums and norms", lambda y: rank_sum_norm(y, residual, rank.norm, box)),
-    ):
-        yield {"what": what, "bytes": 8 * KIB, "us": rank.microseconds(lambda between=between: products(between), 10) / len(weights)}
+    ways: list[tuple[str, Callable[[Tensor], Tensor], NormWeights | None]] = [
+        ("products alone", lambda y: y, None),
+        ("products that norm", lambda y: y, norm),
+        ("products and norms", lambda y: norm.of(residual, y), None),
+        ("products, sums and norms", lambda y: rank_sum_norm(y, residual, norm, box), None),
+    ]
+    ways += [
+        (f"sums of {chunk}, products that norm", lambda y, chunk=chunk: rank_sum_add(y, residual, box, chunk=chunk), norm)
+        for chunk in (32, 64, 128, 256, 1024)
+    ]
+    for what, between, inside in ways:
+        us = rank.microseconds(lambda between=between, inside=inside: products(between, inside), 10) / len(weights)
+        yield {"what": what, "bytes": DTYPE.itemsize * hidden, "us": us}
 
 
 def collective_part(rank: Rank) -> Iterator[Row]:
@@ -224,30 +243,109 @@ def collective_part(rank: Rank) -> Iterator[Row]:
     for size in SIZES:
         for way, seconds in times_s(ranks, size).items():
             yield {"what": way, "bytes": size, "us": seconds * 1e6}
-    x, weight = (torch.randn(shape, device=rank.device).to(DTYPE) / 16 for shape in ((8192, 2048), (2048, HIDDEN)))
+    ranks.choice = dict.fromkeys(SIZES, "rows")
+    for inputs in (HIDDEN // rank.size, 4 * HIDDEN // rank.size):
+        yield from behind_product(rank, ranks, inputs)
+
+
+def behind_product(rank: Rank, ranks: GpuCollective, inputs: int) -> Iterator[Row]:
+    """A sum of 64 MiB behind the product that makes it, as a layer of BLOOMZ-7B1 has two of for 8192 tokens."""
+    x, weight = (torch.randn(shape, device=rank.device).to(DTYPE) / 16 for shape in ((8192, inputs), (inputs, HIDDEN)))
     residual = torch.zeros(8192, HIDDEN, dtype=DTYPE, device=rank.device)
 
     def product(y: Tensor) -> Tensor:
         return torch.mm(y, weight)
 
-    ranks.choice = dict.fromkeys(SIZES, "copies")
     before = residual.clone()
     whole = ranks.all_reduce(product(x))
     normed = ranks.sum_of(product, x, residual, rank.norm)
-    torch.testing.assert_close(residual, before + whole, rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(ranks.completed(residual), before + whole, rtol=2e-2, atol=2e-2)
     torch.testing.assert_close(normed, rank.norm.of(before + whole), rtol=5e-2, atol=1e-1)
     assert rank.same(normed)
-    yield {
-        "what": "product and norm alone",
-        "bytes": residual.nbytes,
-        "us": rank.microseconds(lambda: rank.norm.of(residual, product(x)), 10),
-    }
-    for captured in (True, False):
-        what = f"product, sum, norm in pieces{'' if captured else ', not captured'}"
-        took = rank.microseconds(lambda: ranks.sum_of(product, x, residual, rank.norm), 10, captured=captured)
-        yield {"what": what, "bytes": residual.nbytes, "us": took}
-    took = rank.microseconds(lambda: ranks.all_reduce_norm(product(x), residual, rank.norm), 10)
-    yield {"what": "product, sum, norm, one by one", "bytes": residual.nbytes, "us": took}
+    what, nbytes = f"product of {inputs}", residual.nbytes
+    alone = rank.microseconds(lambda: rank.norm.of(residual, product(x)), 10)
+    yield {"what": f"{what} and norm alone", "bytes": nbytes, "us": alone}
+    took = rank.microseconds(lambda: ranks.sum_of(product, x, residual, rank.norm), 10)
+    yield {"what": f"{what}, sum, norm", "bytes": nbytes, "us": took}
+    took = rank.microseconds(lambda: ranks.sum_of(product, x, residual, rank.norm), 10, captured=False)
+    yield {"what": f"{what}, sum, norm, not captured", "bytes": nbytes, "us": took}
+    began = time.perf_counter()
+    for _ in range(10):
+        ranks.sum_of(product, x, residual, rank.norm)
+    yield {"what": f"{what}, sum, norm, the host", "bytes": nbytes, "us": (time.perf_counter() - began) * 1e5}
+    rank.meet()
+
+
+def rows_part(rank: Rank) -> Iterator[Row]:
+    """How many programs a large sum is best cut into, and what copies to another GPU cost the host and the device."""
+    x, residual = torch.zeros(2, 8192, HIDDEN, dtype=DTYPE, device=rank.device)
+    peers, usual = rank.peers(), peer_rows.PROGRAMS
+    for peer_rows.PROGRAMS in (1, 2, 4):
+        rows = PeerRows.open(peers)
+        what = f"rows, {peer_rows.PROGRAMS} programs a processor"
+        yield {
+            "what": what,
+            "bytes": x.nbytes,
+            "us": rank.microseconds(lambda rows=rows: rows.sum_of(lambda y: y, x, residual, rank.norm), 10),
+        }
+    peer_rows.PROGRAMS = usual
+    memory = PeerMemory(8 * MIB, peers)
+    for nbytes in (8, 8 * MIB):
+        there, here = memory.of((rank.rank + 1) % rank.size)[:nbytes], torch.zeros(nbytes, dtype=torch.uint8, device=rank.device)
+
+        def copy(there: Tensor = there, here: Tensor = here) -> Tensor:
+            return there.copy_(here, non_blocking=True)
+
+        yield {"what": "copy to a peer", "bytes": nbytes, "us": rank.microseconds(copy, 10)}
+        yield {"what": "copy to a peer, not captured", "bytes": nbytes, "us": rank.microseconds(copy, 10, captured=False)}
+        rank.meet()
+        began = time.perf_counter()
+        for _ in range(10):
+            copy()
+        yield {"what": "copy to a peer, the host", "bytes": nbytes, "us": rank.slowest((time.perf_counter() - began) * 1e5)}
+        rank.meet()
+
+
+def overlap_part(rank: Rank) -> Iterator[Row]:
+    """The sum of the first half of a product while the second is computed: programs that the sum has meanwhile, and processors that the
+    matrix library leaves it."""
+    peers = rank.peers()
+    whole = PeerRows.open(peers)
+    for inputs in (HIDDEN // rank.size, 4 * HIDDEN // rank.size):
+        x, weight = (torch.randn(shape, device=rank.device).to(DTYPE) / 16 for shape in ((8192, inputs), (inputs, HIDDEN)))
+        residual = torch.zeros(8192, HIDDEN, dtype=DTYPE, device=rank.device)
+        halves = x.chunk(2), residual.chunk(2)
+
+        def one_by_one(x: Tensor = x, weight: Tensor = weight, residual: Tensor = residual) -> Tensor:
+            return whole.sum_of(lambda y: torch.mm(y, weight), x, residual, rank.norm)
+
+        def product(x: Tensor = x, weight: Tensor = weight) -> Tensor:
+            return torch.mm(x, weight)
+
+        yield {"what": f"product of {inputs}, sum", "bytes": residual.nbytes, "us": rank.microseconds(one_by_one, 10)}
+        for programs, left in ((0, 16), (16, 0), (16, 8), (32, 0), (32, 16), (48, 24), (64, 32)):
+            torch._C._set_sm_carveout_experimental(left or None)
+            if not programs:
+                yield {"what": f"product of {inputs}, {left} left", "bytes": residual.nbytes, "us": rank.microseconds(product, 10)}
+                continue
+            some = PeerRows.open(peers, programs)
+            side: Any = torch.cuda.Stream(rank.device, priority=-1)
+
+            def both(some: PeerRows = some, side: Any = side, weight: Tensor = weight, halves: Any = halves) -> None:
+                here, made, done = torch.cuda.current_stream(), torch.cuda.Event(), torch.cuda.Event()
+                (first, second), (one, two) = halves
+                y = torch.mm(first, weight)
+                made.record(here)
+                side.wait_event(made)
+                with torch.cuda.stream(side):
+                    some.sum_of(lambda z: z, y, one, rank.norm)
+                    done.record(side)
+                whole.sum_of(lambda z: torch.mm(z, weight), second, two, rank.norm)
+                here.wait_event(done)
+
+            us = rank.microseconds(both, 10)
+            yield {"what": f"product of {inputs}, half by {programs}, {left} left", "bytes": residual.nbytes, "us": us}
+        torch._C._set_sm_carveout_experimental(None)
 
 
 def beside(rank: Rank, first: Callable[[], object], second: Callable[[], object]) -> float:
@@ -327,7 +425,15 @@ def order_part(rank: Rank) -> Iterator[Row]:
     yield {"what": "ours, memory made after NCCL", "bytes": small.nbytes, "us": rank.microseconds(lambda: rank_sum(small, again), 10)}
 
 
-PARTS = {"mailbox": mailbox_part, "collective": collective_part, "torch": torch_part, "nccl": nccl_part, "order": order_part}
+PARTS = {
+    "mailbox": mailbox_part,
+    "rows": rows_part,
+    "overlap": overlap_part,
+    "collective": collective_part,
+    "torch": torch_part,
+    "nccl": nccl_part,
+    "order": order_part,
+}
 
 
 def run_part(name: str, gpus: int) -> list[Row]:

@@ -3,7 +3,7 @@
 Other work on the machine slows both alike from turn to turn, so what counts are the ratios: the median over turns of (theirs / ours), and
 the ratio of the best steps. The bound of a step is its bytes over the rate at which the threads read a buffer as large, in the same turns.
 
-    python benchmarks/cpu.py [--turns N] [--steps N] [--context N] [--output FILE]
+    python benchmarks/cpu.py [--only FORMAT] [--turns N] [--steps N] [--context N] [--output FILE]
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from inferometer.estimate.limits import limits
 from inferometer.hardware.catalogue import find_device
 from inferometer.model.description import describe, with_weights
 from inferometer.model.families import family
-from inferometer.model.formats import Formats
+from inferometer.model.formats import Formats, weight_format
 from inferometer.model.step import decode
 from inferometer.model.work import work
 from inferometer.nn.load import open_source
@@ -41,7 +41,11 @@ from inferometer.nn.names import fitted
 from inferometer.text.load import load_tokenizer
 
 DEVICE = torch.device("cpu")
-# rows, our dtype, theirs, and the speed-up that is asked for, if any.
+OURS: dict[str, tuple[str, str | None]] = {
+    "float32": ("float32", None), "bfloat16": ("bfloat16", None), "int8": ("bfloat16", "int8"), "int4-g64": ("bfloat16", "int4-g64"),
+}  # fmt: skip
+"""Type of activations, and format of weights where it is another."""
+# rows, ours, their dtype, and the speed-up that is asked for, if any.
 CASES: tuple[tuple[int, str, str, float | None], ...] = (
     (1, "float32", "float32", 1.5),
     (1, "bfloat16", "bfloat16", 1.5),
@@ -49,6 +53,8 @@ CASES: tuple[tuple[int, str, str, float | None], ...] = (
     (8, "float32", "float32", None),
     (8, "bfloat16", "float32", 3.0),
     (16, "bfloat16", "float32", None),
+    (1, "int8", "float32", 2.0),
+    (1, "int4-g64", "float32", 3.0),
 )
 WARM_UP = 3
 BUFFER_BYTES = 540_000_000
@@ -99,8 +105,10 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=12)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--context", type=int, default=128, help="tokens of each prompt")
+    parser.add_argument("--only", action="append", choices=OURS, help="cases of this format; repeatable")
     parser.add_argument("--output", help="file to append records to")
     arguments = parser.parse_args()
+    cases = [case for case in CASES if not arguments.only or case[1] in arguments.only]
     measured = calibrate("cpu", budget_s=4)
     device = find_device(measured.slug or "cpu")
     assert device is not None
@@ -114,20 +122,23 @@ def main() -> None:
     tokenizer = load_tokenizer(describe(None).path)
     with ExitStack() as stack:
         ours, theirs = {}, {}
-        for dtype in ("float32", "bfloat16"):
+        for dtype in {other for _, _, other, _ in cases}:
             theirs[dtype] = stack.enter_context(closing(transformers_backend(dtype)))
-            ours[dtype] = stack.enter_context(closing(NativeBackend(LLM(dtype=dtype, device="cpu"))))
-        spec = ours["float32"]._llm.spec
-        prompts = text_prompts(tokenizer, max(rows for rows, *_ in CASES), arguments.context, spec.vocabulary)
+        for name in {mine for _, mine, _, _ in cases}:
+            dtype, quantize = OURS[name]
+            ours[name] = stack.enter_context(closing(NativeBackend(LLM(dtype=dtype, device="cpu", quantize=quantize))))
+        spec = next(iter(ours.values()))._llm.spec
+        prompts = text_prompts(tokenizer, max(rows for rows, *_ in cases), arguments.context, spec.vocabulary)
         errors: dict[str, float] = {}
-        for dtype, backend in ours.items():
+        for dtype in theirs.keys() & ours.keys():  # what is rounded is held to its quality (benchmarks/quality.py)
+            backend = ours[dtype]
             found = check(backend, theirs[dtype], prompts[:4], dtype=backend._llm.dtype, steps=8, loss=False, together=8)
             assert found.passed, f"{dtype}: {found}"
             assert found.max_error is not None
             errors[dtype] = found.max_error
             print(f"{dtype}: {found.method}: error {found.max_error:.2g}")
         reading = Reading()
-        for rows, mine, other, gate in CASES:
+        for rows, mine, other, gate in cases:
             first = len(reading.rates)
             we: list[list[float]] = []
             they: list[list[float]] = []
@@ -139,14 +150,16 @@ def main() -> None:
             best, median = min(map(min, we)), statistics.median([ms for times in we for ms in times])
             rate = max(reading.rates[first:])
             contexts = [arguments.context + WARM_UP + arguments.steps // 2 + 2] * rows
-            least = bound(work(spec, decode(contexts), Formats(dtype=mine)), replace(ceilings, memory_bytes_s=rate)).ms
+            dtype, quantize = OURS[mine]
+            formats = Formats(dtype=dtype, weights=None if quantize is None else weight_format(quantize, dtype))
+            least = bound(work(spec, decode(contexts), formats), replace(ceilings, memory_bytes_s=rate)).ms
             record: dict[str, Any] = {
                 "measured": "cpu decode", "model": spec.name, "batch_size": rows, "context": contexts[0], "dtype": mine, "hf_dtype": other,
                 "step_ms": median, "best_step_ms": best, "hf_step_ms": statistics.median([ms for times in they for ms in times]),
                 "hf_best_step_ms": min(map(min, they)), "speedup": statistics.median(ratios),
                 "speedup_of_best": min(map(min, they)) / best, "speedup_low": min(ratios), "speedup_high": max(ratios), "gate": gate,
                 "tok_s": rows * 1000 / median, "read_bytes_s": rate, "bound_ms": least, "of_bound": least / median,
-                "of_bound_best": least / best, "max_error": errors[mine],
+                "of_bound_best": least / best, "max_error": errors.get(mine),
             }  # fmt: skip
             for key, value in record.items():
                 print(f"  {key}: {value:.4g}" if isinstance(value, float) else f"  {key}: {value}")

@@ -15,6 +15,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -120,7 +121,26 @@ def kernels_of(engine: Engine, asked: list[tuple[int, ...]]) -> dict[str, Any]:
         "profiled_us": (end - spans[0][0]) / count,
         "busy_us": busy / count,
         "kernels": {name: [round(us / count, 2), launches[name] / count] for name, us in taken.most_common(14)},
+        "layer_us": layer_of([(begin, stop, name[:60]) for begin, stop, name in spans]),
     }
+
+
+def layer_of(spans: list[tuple[float, float, str]]) -> list[tuple[str, float]]:
+    """What a layer's launches add to the time, from attention on: of each the mean time from the end of the launch before to its own end.
+
+    A launch that begins early lies beside the one before, so that its own duration says little. spans: begin, end and name.
+    """
+    ended = sorted((stop, name) for _, stop, name in spans)
+    marks = [i for i, (_, name) in enumerate(ended) if "attend" in name]
+    if len(marks) < 3:
+        return []
+    period = statistics.mode(after - before for before, after in pairwise(marks))
+    firsts = [before for before, after in pairwise(marks) if after - before == period and before]
+    layer = []
+    for slot in range(period):
+        added = [ended[first + slot][0] - ended[first + slot - 1][0] for first in firsts]
+        layer.append((ended[firsts[-1] + slot][1], round(statistics.mean(added), 2)))
+    return layer
 
 
 def report(record: dict[str, Any]) -> None:
@@ -137,6 +157,7 @@ def report(record: dict[str, Any]) -> None:
         print(f"  {record['launches']:.1f} launches, profiled {record['profiled_us']:.0f} us, busy {record['busy_us']:.0f} us")
         for name, (us, launches) in record["kernels"].items():
             print(f"    {us:8.2f} us {launches:6.1f} x {us / launches:7.2f} us  {name}")
+        print("  a layer: " + ", ".join(f"{name} {us:.2f} us" for name, us in record["layer_us"]))
 
 
 def main() -> None:

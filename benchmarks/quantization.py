@@ -2,9 +2,10 @@
 
     python benchmarks/quantization.py [--only PART] [--launches] [--shapes] [--profile] [--output FILE]
 
-Parts are bf16, int8, w8a8, int4-g64, fp8 (decode steps at batch 1 and 16, prefill of 16 x 1024, bytes of the weights) and kv (decode
-steps of a bfloat16 model at batch 48 and context 1,900, with the cache in bfloat16 and in fp8). Each runs in a process of its own under a
-time limit. Ratios are printed last, and one JSON object a measurement is appended to the file given.
+Parts are bf16, int8, w8a8, int4-g64, fp8 (decode steps at batch 1 and 16, prefill of 16 x 1024, bytes of the weights), kv (decode
+steps of a bfloat16 model at batch 48 and context 1,900, with the cache in bfloat16, fp8 and int8) and, only if asked for, hf-int8
+(transformers with bitsandbytes' LLM.int8, batch 1). Each runs in a process of its own under a time limit. Ratios are printed last, and one
+JSON object a measurement is appended to the file given (benchmarks/quantization_records.py makes a table of it).
 
 --launches times single launches of few rows instead, one by one, as they may be chosen, beside the time that their bytes take at the rate
 of a copy; --shapes times products of many rows. Every result is compared with float32 first.
@@ -22,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
@@ -35,6 +36,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from inferometer import LLM, SamplingParams
+from inferometer.bench.backends.hf import HFBackend
 from inferometer.bench.machine.environment import environment
 from inferometer.engine.engine import Engine
 from inferometer.engine.tuning import tune
@@ -47,9 +49,13 @@ from inferometer.kernels.quant_widened import widened
 from inferometer.kernels.rounded_rows import Rounded, round_rows
 from inferometer.kernels.skinny import skinny_triton
 from inferometer.kernels.skinny_launch import MOST_ROWS, Tiling, candidates
+from inferometer.model.description import describe
+from inferometer.model.families import family
 from inferometer.model.formats import weight_format
 from inferometer.nn.formats.layout import QuantLayout
 from inferometer.nn.formats.rounding import rounded
+from inferometer.nn.load import open_source
+from inferometer.nn.names import fitted
 from inferometer.schedule.request import Request
 from kernels import fill, prompts, steps, timed_ms
 
@@ -62,6 +68,9 @@ GATES = {
     "kv": {"fp8": 1.5},
 }
 """Times as fast as bfloat16, at least."""
+HF = "hf-int8"
+TIMES_HF = 5.0
+"""As fast as transformers with bitsandbytes int8 our int8 is, at least: a decode step at batch 1."""
 BYTES = {"int8": 0.52, "int4-g64": 0.31, "fp8": 0.52}
 """Of bfloat16's bytes, at most."""
 LIMIT_S = 150.0
@@ -107,12 +116,15 @@ def prefill_ms(llm: LLM, rows: int, length: int) -> float:
 @torch.inference_mode()
 def measure(part: str, profiled: bool) -> Iterator[dict[str, Any]]:
     """The records of a part."""
+    about = {"part": part, "model": MODEL, "device_name": torch.cuda.get_device_name(), "environment": environment(torch.device("cuda", 0))}
+    if part == HF:
+        yield {**about, **hf_decode()}
+        return
     name = FORMATS.get(part)  # none for kv
     llm = LLM(MODEL, weights="dummy", dtype="bfloat16", device="cuda", quantize=name)
-    tune(llm.model, (1, 16), seconds=40)
-    about = {"part": part, "model": MODEL, "device_name": torch.cuda.get_device_name(), "environment": environment(torch.device("cuda", 0))}
+    tune(llm.model, (1, 16), seconds=60)
     if part == "kv":
-        for kv, dtype in (("bf16", None), ("fp8", torch.float8_e4m3fn)):
+        for kv, dtype in (("bf16", None), ("fp8", torch.float8_e4m3fn), ("int8", torch.int8)):
             yield {**about, "measured": "kv", "format": kv, "ms": decode_ms(llm, 48, 1900, kv_dtype=dtype, times=3)}
         return
     yield {**about, "measured": "bytes", "format": part, "weight_bytes": llm.model.weight_bytes, "launches": launches_of(llm)}
@@ -124,13 +136,29 @@ def measure(part: str, profiled: bool) -> Iterator[dict[str, Any]]:
             yield {**about, "measured": f"profile {rows}", "format": part, "kernels": profile(llm, rows)}
 
 
+def hf_decode() -> dict[str, Any]:
+    """The same decode step at batch 1 by transformers' own loop, its linear maps in bitsandbytes' LLM.int8."""
+    described, device = describe(MODEL), torch.device("cuda", 0)
+    with closing(open_source(described, weights="dummy")) as source:
+        spec = fitted(described.spec, source, family(described.spec.family))
+        backend = HFBackend(described.config, spec, source, device, torch.bfloat16, quantize="int8")
+    found = []
+    for _ in range(3):
+        backend.prefill(prompts(1, 128 - STEPS // 2), SamplingParams(max_new_tokens=2 * STEPS, ignore_eos=True))
+        for _ in range(6):
+            backend.decode()
+        found.append(timed_ms(lambda: [backend.decode() for _ in range(STEPS - 6)]) / (STEPS - 6))
+        backend.finish()
+    return {"measured": "decode 1", "format": HF, "ms": statistics.median(found), "stack_version": backend.stack_version}
+
+
 def launches_of(llm: LLM) -> dict[str, dict[int, str]]:
     """What was chosen for the maps of a layer."""
     layer = llm.model.layers[0]
     maps = {
         "qkv": layer.attention.qkv, "output": layer.attention.output, "up": layer.feed_forward.up, "down": layer.feed_forward.down,
     }  # fmt: skip
-    return {name: {rows: describe(launch) for rows, launch in linear.launches.items()} for name, linear in maps.items()}
+    return {name: {rows: words_for(launch) for rows, launch in linear.launches.items()} for name, linear in maps.items()}
 
 
 def profile(llm: LLM, rows: int) -> dict[str, list[float]]:
@@ -156,6 +184,11 @@ def summary(records: list[dict[str, Any]]) -> bool:
     """Prints ratios beside gates. Returns whether all that were measured are kept."""
     found = {(record["measured"], record["format"]): record for record in records}
     kept = True
+    ours, theirs = found.get(("decode 1", "int8")), found.get(("decode 1", HF))
+    if ours is not None and theirs is not None:
+        ratio = theirs["ms"] / ours["ms"]
+        kept &= ratio >= TIMES_HF
+        print(f"{theirs['stack_version']}: {theirs['ms']:.3f} ms, ours {ratio:.2f}x as fast{verdict(ratio, TIMES_HF, least=True)}")
     for (measured, name), record in found.items():
         base = found.get((measured, "bf16"))
         if measured == "bytes" and base is not None:
@@ -210,10 +243,10 @@ def weights_for(part: str, outputs: int, inputs: int) -> list[QuantWeight]:
     return [first, *(quantised(part, outputs, inputs) for _ in range(max(3, CACHE_BYTES // first.nbytes)))]
 
 
-def describe(launch: Tiling | None) -> str:
+def words_for(launch: Tiling | None) -> str:
     if launch is None:
         return "many"
-    kind = "whole" if launch.whole else "few"
+    kind = "whole" if launch.whole else "bytes" if launch.in_bytes else "few"
     return f"{kind} {launch.outputs} x {launch.block}, {launch.warps} warps, {launch.stages} stages, {launch.programs} programs"
 
 
@@ -275,7 +308,7 @@ def launches(parts: list[str], maps: list[str], rows_asked: list[int]) -> int:
                     except Exception as problem:
                         if isinstance(problem, torch.AcceleratorError):
                             raise  # nothing runs after a fault
-                        print(f"    {part} {describe(launch)}: {type(problem).__name__}: {str(problem).splitlines()[0][:80]}")
+                        print(f"    {part} {words_for(launch)}: {type(problem).__name__}: {str(problem).splitlines()[0][:80]}")
                         continue
                     wrong += error > 1e-2
                     found.append((us, error, launch))
@@ -283,7 +316,7 @@ def launches(parts: list[str], maps: list[str], rows_asked: list[int]) -> int:
                     says = f"WRONG BY {error:.1e}" if error > 1e-2 else f"off {error:.1e}"
                     print(
                         f"    {part:9} {us:7.1f} us, {floor_us:5.1f} at copy rate ({floor_us / us:4.0%}), {best * 1e3 / us:.2f}x bf16, "
-                        f"{says}  {describe(launch)}",
+                        f"{says}  {words_for(launch)}",
                         flush=True,
                     )
     return 1 if wrong else 0
@@ -375,14 +408,14 @@ def shapes(rows: int, maps: list[str]) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", choices=(*FORMATS, "kv"), help="this part; repeatable")
+    parser.add_argument("--only", action="append", choices=(*FORMATS, "kv", HF), help="this part; repeatable")
     parser.add_argument("--launches", action="store_true", help="time single launches of few rows")
     parser.add_argument("--shapes", action="store_true", help="time products of many rows")
     parser.add_argument("--rows", default="1,16", help="numbers of rows of --launches, or one for --shapes (16384)")
     parser.add_argument("--maps", default=",".join(MAPS), help="which maps of a layer (%(default)s)")
     parser.add_argument("--profile", action="store_true", help="also say which kernels take the time")
     parser.add_argument("--output", help="file to append records to")
-    parser.add_argument("--part", choices=(*FORMATS, "kv"), help=argparse.SUPPRESS)
+    parser.add_argument("--part", choices=(*FORMATS, "kv", HF), help=argparse.SUPPRESS)
     options = parser.parse_args()
     maps = options.maps.split(",")
     if options.launches:

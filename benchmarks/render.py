@@ -78,9 +78,13 @@ def _ceilings(about: dict[str, Any]) -> str:
 
 
 def _table(records: list[dict[str, Any]]) -> str:
-    """A row a figure, a column a record."""
+    """A row a figure, a column a record; the other way round where there are more records than figures. Figures that none has are left
+    out."""
     names = [name for name, value in records[0].items() if not isinstance(value, dict | list) and name not in _ABOUT]
-    rows = [[name, *(_figure(record[name]) for record in records)] for name in names]
+    names = [name for name in names if any(record.get(name) is not None for record in records)]
+    rows = [[name, *(_figure(record.get(name)) for record in records)] for name in names]
+    if len(records) > len(names):
+        rows = [list(row) for row in zip(*rows, strict=True)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows]
     return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])

@@ -2,7 +2,9 @@
 
 python benchmarks/study_results.py            writes README.md
 python benchmarks/study_results.py --check    exits 1 if README.md is stale
-python benchmarks/study_results.py --add DIR  keeps a folder of `inferometer study run` as results/NAME, compact, and writes README.md
+python benchmarks/study_results.py --add DIR [DIR ...]
+                                              keeps folders of `inferometer study run` as results/NAME, compact, and writes README.md;
+                                              folders of one study, as of machines that shared it, are put together
 """
 
 from __future__ import annotations
@@ -46,16 +48,20 @@ def section(folders: Sequence[Path]) -> str:
     return "\n\n".join([*(_study(*found[name]) for name in order[:STUDIES]), more])
 
 
-def add(folder: Path) -> Path:
-    """Keeps the study and the last record of each of its questions; returns where."""
-    file, records = read_folder(folder)
-    kept = list(latest(records).values())
-    target = RESULTS / file.study().name
-    target.mkdir(parents=True, exist_ok=True)
-    (target / STUDY).write_text((folder / STUDY).read_text("utf-8"), "utf-8")
-    lines = (json.dumps(line, allow_nan=False, separators=(",", ":")) for line in compacted(kept))
-    (target / RECORDS).write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    return target
+def add(folders: Sequence[Path]) -> list[Path]:
+    """Keeps the study and the last record of each of its questions, that of a later folder before an earlier one's; returns where."""
+    found: dict[Path, tuple[str, list[Record]]] = {}
+    for folder in folders:
+        file, records = read_folder(folder)
+        target = RESULTS / file.study().name
+        _, earlier = found.get(target, ("", []))
+        found[target] = ((folder / STUDY).read_text("utf-8"), earlier + records)
+    for target, (study, records) in found.items():
+        target.mkdir(parents=True, exist_ok=True)
+        (target / STUDY).write_text(study, "utf-8")
+        lines = (json.dumps(line, allow_nan=False, separators=(",", ":")) for line in compacted(list(latest(records).values())))
+        (target / RECORDS).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    return list(found)
 
 
 def _read(folder: Path) -> tuple[Study, list[Record]]:
@@ -120,10 +126,11 @@ def wanted(text: str) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Exit code 1 if --check finds README.md stale, 2 for wrong usage."""
     try:
-        if arguments[:1] == ["--add"] and len(arguments) == 2:
-            print(f"{add(Path(arguments[1])).relative_to(ROOT)} written", file=sys.stderr)
+        if arguments[:1] == ["--add"] and len(arguments) > 1:
+            for target in add([Path(folder) for folder in arguments[1:]]):
+                print(f"{target.relative_to(ROOT)} written", file=sys.stderr)
         elif list(arguments) not in ([], ["--check"]):
-            raise UserError("use no argument, --check, or --add DIR")
+            raise UserError("use no argument, --check, or --add DIR [DIR ...]")
         text = PAGE.read_text("utf-8")
         new = wanted(text)
     except UserError as error:

@@ -25,7 +25,6 @@ import torch
 from inferometer.bench.records.journal import read_records
 from inferometer.bench.records.record import Record
 
-DTYPE = "bfloat16"
 CONTEXT = 1024
 
 
@@ -39,6 +38,9 @@ class Work:
     prefills: bool
     gates: tuple[dict[int, tuple[float, float | None]], ...]
     limit_s: int
+    dtype: str = "bfloat16"
+    least: int = 1
+    """GPUs that hold it."""
 
     def command(self, gpus: int, output: Path) -> list[str]:
         """What measures it."""
@@ -47,7 +49,7 @@ class Work:
             phase = ["--decode-at", str(CONTEXT), "--decode-length", "64", "--runs", "5"]
         batches = [argument for size in self.batch_sizes for argument in ("--batch-size", str(size))]
         return [
-            *(sys.executable, "-m", "inferometer", "bench", self.model, "--weights", "dummy", "--dtype", DTYPE),
+            *(sys.executable, "-m", "inferometer", "bench", self.model, "--weights", "dummy", "--dtype", self.dtype),
             *(
                 "--device",
                 "cuda",
@@ -75,6 +77,8 @@ WORKS = (
     ),
     Work("prefill", "bloomz-7b1", (8,), True, ({2: (1.7, 1.85), 4: (2.7, None)},), 75),
     Work("large", "opt-30b", (1,), False, ({2: (1.7, 1.85), 4: (3.0, None)},), 100),
+    Work("largest", "llama-2-70b", (1, 32), False, ({}, {}), 120, "float16", 2),
+    Work("largest-prefill", "llama-2-70b", (8,), True, ({},), 110, "float16", 2),
 )
 SUM_GATE_US = {2: 9.0, 4: 10.5}
 SUM = "ours: sum, residual, norm"
@@ -87,7 +91,7 @@ class Run:
         self.work, self.gpus = work, gpus
         self._file = folder / f"{work.name}-{gpus}.jsonl"
         self._errors = folder / f"{work.name}-{gpus}.err"
-        visible = ",".join(str(first + i) for i in range(gpus))
+        visible = ",".join(seen()[first : first + gpus])
         with self._errors.open("w") as errors:
             self._process = subprocess.Popen(
                 work.command(gpus, self._file),
@@ -113,10 +117,16 @@ class Run:
         return read_records(self._file) if self._file.exists() else []
 
 
+def seen() -> list[str]:
+    """The GPUs that this process may use, as its environment names them."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return given.split(",") if given else [str(i) for i in range(torch.cuda.device_count())]
+
+
 def measure(works: Sequence[Work], gpus: int, folder: Path) -> list[Record]:
     """Each work on one GPU, as many at once as there are, then on all."""
     found: list[Record] = []
-    waiting = list(works)
+    waiting = [work for work in works if work.least == 1]
     while waiting:
         # Two works of the same model would choose its launches at the same time.
         batch = {work.model: work for work in reversed(waiting)}
@@ -139,19 +149,19 @@ def milliseconds(record: Record, prefills: bool) -> tuple[float, float | None, f
 
 
 def rows(works: Sequence[Work], gpus: int, records: Sequence[Record]) -> list[dict[str, object]]:
-    """As benchmarks/measurements keeps them: one a row of the table, of those that were measured on one GPU and on all."""
+    """As benchmarks/measurements keeps them: one a row of the table, of those that were measured on all GPUs."""
     found: list[dict[str, object]] = []
     for work in works:
         for batch in work.batch_sizes:
             of = records_of(work, batch, records)
             times = [milliseconds(of[count], work.prefills) if count in of else None for count in (1, gpus)]
-            if times[0] is None or times[1] is None:
+            if times[1] is None:
                 continue
-            (one, expected_one, least_one), (many, expected, least) = times
+            (one, expected_one, least_one), (many, expected, least) = times[0] or (None, None, None), times[1]
             about = {"device_name": of[gpus].device_name, "environment": of[gpus].environment}
             what = {"measured": f"one GPU and {gpus}, milliseconds", "model": work.model, "phase": "prefill" if work.prefills else "decode"}
             sizes = {"batch_size": batch, "context": CONTEXT}
-            figures = {"one": one, "all": many, "gain": one / many, "predicted_one": expected_one, "predicted_all": expected}
+            figures = {"one": one, "all": many, "gain": one and one / many, "predicted_one": expected_one, "predicted_all": expected}
             found.append(what | sizes | figures | {"least_one": least_one, "least_all": least} | about)
     return found
 
@@ -173,6 +183,10 @@ def table(works: Sequence[Work], gpus: int, records: Sequence[Record]) -> list[s
             of = records_of(work, batch, records)
             found = [milliseconds(of[count], work.prefills) if count in of else None for count in (1, gpus)]
             what = f"{work.model}, {'prefill' if work.prefills else 'decode'}, {batch} x {CONTEXT}"
+            if found[0] is None and work.least > 1 and found[1] is not None:
+                many, expected, least = found[1]
+                lines.append(f"| {what} | more than one holds | {many:.3f} | | | {beside(expected, many)} | | {share(least, many)} |")
+                continue
             if found[0] is None or found[1] is None:
                 told = next((record.evidence for record in of.values() if record.evidence), "not measured")
                 lines.append(f"| {what} | {told} | | | | | | |")

@@ -74,6 +74,19 @@ def test_a_run_is_kept_shown_and_read_again(copy: Path, capsys: pytest.CaptureFi
     assert "| batch_size | HF (fp32)" in capsys.readouterr().out
 
 
+def test_folders_that_shared_a_study_are_one(copy: Path) -> None:
+    whole = ran(copy / "whole", "backend-sweep")
+    lines = (whole / "records.jsonl").read_text().splitlines(keepends=True)
+    for name, kept in (("first", lines[:4]), ("second", lines[1:])):
+        (copy / name).mkdir()
+        (copy / name / "study.toml").write_bytes((whole / "study.toml").read_bytes())
+        (copy / name / "records.jsonl").write_text("".join(kept))
+    assert run("--add", *(str(copy / name) for name in ("first", "second")), root=copy).returncode == 0
+    kept = copy / "results" / "backend-sweep" / "records.jsonl"
+    # The first line was measured again, by the second folder.
+    assert read_records(kept) == read_records(whole / "records.jsonl")[1:]
+
+
 def test_a_stale_table_is_named_and_mended(copy: Path) -> None:
     run("--add", str(ran(copy / "run", "tensor-parallel")), root=copy)
     page = copy / "README.md"

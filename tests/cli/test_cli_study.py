@@ -122,6 +122,17 @@ def test_a_dry_run_says_what_would_not_fit(study: str, capsys: pytest.CaptureFix
     assert all("GiB" in case["reason"] for case in cases)
 
 
+def test_energy_is_left_out_where_that_is_asked(study: str, capsys: pytest.CaptureFixture[str]) -> None:
+    basis = []
+    for options in (["--no-energy"], ["--resume", "--runs", "1"]):
+        assert main(["study", "run", study, "--only", "ours", "--runs", "1", "--json", *options]) == 0
+        records = json.loads(capsys.readouterr().out)["records"]
+        basis.append({record["energy"]["basis"] for record in records})
+    # It is no other case for that: to go on measures nothing again.
+    assert basis == [{"none: it was not measured"}] * 2
+    assert len(Path("inferometer-studies/mine/records.jsonl").read_text().splitlines()) == 2
+
+
 def test_the_studies_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["study", "list"]) == 0
     out = capsys.readouterr().out

@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferometer.engine.residency.disk_file import BLOCK_BYTES, DiskError, DiskFaultError, DiskFile, extents, remove_abandoned
+from inferometer.engine.residency.disk_file import BLOCK_BYTES, DiskError, DiskFaultError, DiskFile, DiskSpace, extents, remove_abandoned
 from inferometer.engine.residency.disk_reader import BUFFER_BYTES, BUFFERS, buffer_bytes
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from inferometer.engine.residency.disk_file import DiskFile
-file = DiskFile(Path(sys.argv[1]), 4096)
+from inferometer.engine.residency.disk_file import DiskFile, DiskSpace
+file = DiskFile(DiskSpace(Path(sys.argv[1])), 4096)
 print(file.path, flush=True)
 sys.stdin.read()
 """
@@ -32,7 +32,7 @@ def aligned(size: int) -> memoryview:
 
 
 def test_what_was_written_is_read_back(tmp_path: Path) -> None:
-    file = DiskFile(tmp_path / "new" / "folder", 3 * BLOCK_BYTES)
+    file = DiskFile(DiskSpace(tmp_path / "new" / "folder"), 3 * BLOCK_BYTES)
     assert file.path.stat().st_size == 3 * BLOCK_BYTES
     data = aligned(2 * BLOCK_BYTES)
     data[:] = os.urandom(2 * BLOCK_BYTES)
@@ -55,12 +55,12 @@ def test_extents_begin_at_blocks_and_do_not_meet(sizes: list[int]) -> None:
     assert ends[-1] <= end < ends[-1] + BLOCK_BYTES
 
 
-@given(st.integers(1, 10**10))
-def test_buffers_are_blocks_and_no_larger_together_than_what_they_serve(largest: int) -> None:
-    size = buffer_bytes(largest)
+@given(st.integers(1, 10**10), st.none() | st.integers(1, 10**10))
+def test_buffers_are_blocks_and_no_larger_together_than_what_they_serve(largest: int, most: int | None) -> None:
+    size = buffer_bytes(largest, most)
     assert size % BLOCK_BYTES == 0
     assert size <= BUFFER_BYTES
-    assert BUFFERS * size <= max(largest, BUFFERS * BLOCK_BYTES)
+    assert BUFFERS * size <= max(largest if most is None else min(largest, most), BUFFERS * BLOCK_BYTES)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG, errno.EDQUOT])
@@ -70,13 +70,13 @@ def test_a_full_disk_is_told_before_anything_is_written(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(DiskError, match=r"^--disk [^\n]* 2\.00 GiB of weights: the disk is full[^\n]*--host-memory$"):
-        DiskFile(tmp_path, 2**31)
+        DiskFile(DiskSpace(tmp_path), 2**31)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_write_that_the_system_cuts_short_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write, read = os.pwrite, os.preadv
-    file = DiskFile(tmp_path, 2 * BLOCK_BYTES)
+    file = DiskFile(DiskSpace(tmp_path), 2 * BLOCK_BYTES)
     data = aligned(2 * BLOCK_BYTES)
     data[:] = os.urandom(2 * BLOCK_BYTES)
     monkeypatch.setattr(os, "pwrite", lambda handle, part, place: write(handle, part[:1000], place))
@@ -89,7 +89,7 @@ def test_a_write_that_the_system_cuts_short_goes_on(tmp_path: Path, monkeypatch:
 
 
 def test_a_write_that_fails_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = DiskFile(tmp_path, BLOCK_BYTES)
+    file = DiskFile(DiskSpace(tmp_path), BLOCK_BYTES)
 
     def fail(*_: object) -> int:
         raise OSError(errno.EIO, "Input/output error")
@@ -109,7 +109,7 @@ def test_a_file_system_without_direct_reads_is_read_all_the_same(tmp_path: Path,
         return opened(path, flags, *more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(os, "open", plain)
-    file = DiskFile(tmp_path, BLOCK_BYTES)
+    file = DiskFile(DiskSpace(tmp_path), BLOCK_BYTES)
     assert not file.direct
     data = aligned(BLOCK_BYTES)
     data[:3] = b"abc"
@@ -121,7 +121,7 @@ def test_a_file_system_without_direct_reads_is_read_all_the_same(tmp_path: Path,
 
 
 def test_a_file_system_that_refuses_the_reads_themselves_is_read_through_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = DiskFile(tmp_path, BLOCK_BYTES)
+    file = DiskFile(DiskSpace(tmp_path), BLOCK_BYTES)
     read, refused = os.preadv, []
 
     def refuse(handle: int, parts: list[memoryview], place: int) -> int:
@@ -139,7 +139,7 @@ def test_a_file_system_that_refuses_the_reads_themselves_is_read_through_the_cac
 
 
 def test_a_removed_file_is_not_read(tmp_path: Path) -> None:
-    file = DiskFile(tmp_path, BLOCK_BYTES)
+    file = DiskFile(DiskSpace(tmp_path), BLOCK_BYTES)
     file.path.unlink()
     with pytest.raises(DiskFaultError, match="removed"):
         file.read(aligned(BLOCK_BYTES), 0)
@@ -150,9 +150,9 @@ def test_a_file_in_the_folders_place_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.touch()
     with pytest.raises(DiskError, match=r"^--disk [^\n]*give another folder with --disk$"):
-        DiskFile(path, BLOCK_BYTES)
+        DiskFile(DiskSpace(path), BLOCK_BYTES)
     with pytest.raises(DiskError, match=r"^--disk [^\n]*give another folder with --disk$"):
-        DiskFile(path / "below", BLOCK_BYTES)
+        DiskFile(DiskSpace(path / "below"), BLOCK_BYTES)
 
 
 def test_a_folder_that_is_not_ones_own_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +161,7 @@ def test_a_folder_that_is_not_ones_own_is_one_line(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(DiskError, match=r"^--disk [^\n]*Permission denied; give another folder with --disk$"):
-        DiskFile(tmp_path, BLOCK_BYTES)
+        DiskFile(DiskSpace(tmp_path), BLOCK_BYTES)
 
 
 def test_a_killed_process_leaves_a_file_that_the_next_one_removes(tmp_path: Path) -> None:
@@ -170,14 +170,14 @@ def test_a_killed_process_leaves_a_file_that_the_next_one_removes(tmp_path: Path
     theirs = Path(process.stdout.readline().strip())
     other = tmp_path / "inferometer-weights-of-a-person.txt"
     other.touch()
-    ours = DiskFile(tmp_path, BLOCK_BYTES)
+    ours = DiskFile(DiskSpace(tmp_path), BLOCK_BYTES)
     remove_abandoned(tmp_path)
     assert theirs.exists(), "a file in use stays"
     assert ours.path.exists()
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert theirs.exists()
-    again = DiskFile(tmp_path, BLOCK_BYTES)
+    again = DiskFile(DiskSpace(tmp_path), BLOCK_BYTES)
     assert not theirs.exists()
     assert ours.path.exists()
     assert other.exists()

@@ -15,18 +15,14 @@ from torch import Tensor
 
 from inferometer.kernels.norm import NormWeights
 
-RANKS = 2
 PATIENCE_S = 180
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(torch.cuda.device_count() < RANKS, reason=f"needs {RANKS} CUDA devices, here are {torch.cuda.device_count()}"),
-]
+pytestmark = pytest.mark.gpu
 
 HIDDEN = 512
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-ROWS = (1, 3, 40, 700, 20000)
-"""By a mailbox, by several rows a program, by copies in one piece and in many."""
+ROWS = (1, 3, 40, 700, 70000)
+"""By a mailbox, by several rows a program, by rows of their own, in one round and in several."""
 
 
 def weights(device: torch.device, dtype: torch.dtype) -> NormWeights:
@@ -38,7 +34,7 @@ def part(rank: int, rows: int, dtype: torch.dtype) -> Tensor:
     return torch.randn(rows, HIDDEN, generator=torch.Generator().manual_seed(100 * rows + rank)).to(dtype)
 
 
-def _rank(rank: int, store: str, work: Callable[..., None], answers: Any) -> None:
+def _rank(rank: int, size: int, store: str, work: Callable[..., None], answers: Any) -> None:
     os.environ["OMP_NUM_THREADS"] = "4"
     import torch.distributed as dist
 
@@ -46,24 +42,25 @@ def _rank(rank: int, store: str, work: Callable[..., None], answers: Any) -> Non
 
     device = torch.device("cuda", rank)
     torch.cuda.set_device(device)
-    shared = dist.FileStore(store, RANKS)
-    dist.init_process_group("gloo", store=dist.PrefixStore("host", shared), rank=rank, world_size=RANKS)
+    shared = dist.FileStore(store, size)
+    dist.init_process_group("gloo", store=dist.PrefixStore("host", shared), rank=rank, world_size=size)
     work(GlooCollective(), dist.PrefixStore("gpu", shared), device)
     torch.cuda.synchronize()
     answers.put(rank)
 
 
-def run(work: Callable[..., None], folder: Path) -> None:
-    """work(host, store, device) on each rank. A rank that fails or hangs ends all."""
+def run(size: int, work: Callable[..., None], folder: Path) -> None:
+    """work(host, store, device) on each of so many ranks. A rank that fails or hangs ends all."""
     spawned = multiprocessing.get_context("spawn")
     answers = spawned.SimpleQueue()
-    ranks = [spawned.Process(target=_rank, args=(rank, str(folder / "store"), work, answers), daemon=True) for rank in range(RANKS)]
+    arguments = size, str(folder / "store"), work, answers
+    ranks = [spawned.Process(target=_rank, args=(rank, *arguments), daemon=True) for rank in range(size)]
     for each in ranks:
         each.start()
     try:
         for each in ranks:
             each.join(PATIENCE_S)
-        assert [each.exitcode for each in ranks] == [0] * RANKS
+        assert [each.exitcode for each in ranks] == [0] * size
     finally:
         for each in ranks:
             each.kill()
@@ -81,7 +78,7 @@ def sums(host: Any, store: Any, device: torch.device) -> None:
 
     ranks = GpuCollective(host, store, device, invariant=False, limit=timedelta(seconds=60))
     assert ranks.linked
-    for choice in ({}, dict.fromkeys(SIZES, "copies"), dict.fromkeys(SIZES, "nccl")):
+    for choice in ({}, dict.fromkeys(SIZES, "rows"), dict.fromkeys(SIZES, "nccl")):
         ranks.choice = choice
         for dtype in DTYPES:
             norm = weights(device, dtype)
@@ -89,7 +86,9 @@ def sums(host: Any, store: Any, device: torch.device) -> None:
                 parts = torch.stack([part(rank, rows, dtype) for rank in range(host.size)]).to(device)
                 wanted = rank_sum_torch(parts)
                 x = parts[host.rank].clone()
-                assert torch.equal(ranks.all_reduce(x), wanted), (choice, dtype, rows, ranks.way(x))
+                # NCCL's order of more than two is its own.
+                bound = 2e-2 if ranks.way(x) == "nccl" and host.size > 2 else 0.0
+                torch.testing.assert_close(ranks.all_reduce(x), wanted, rtol=bound, atol=bound)
                 residual = part(9, rows, dtype).to(device)
                 whole = residual + wanted
                 for found in (
@@ -98,7 +97,7 @@ def sums(host: Any, store: Any, device: torch.device) -> None:
                 ):
                     torch.testing.assert_close(found, norm.of(whole.clone()), rtol=2e-2, atol=2e-2)
                     assert same_everywhere(host, found)
-                assert torch.equal(residual, whole)
+                torch.testing.assert_close(ranks.completed(residual), whole, rtol=bound, atol=bound)
     assert all(ranks.able(way, torch.zeros(1, 8, device=device)) for way in WAYS)
 
 
@@ -162,6 +161,9 @@ def invariant_sums(host: Any, store: Any, device: torch.device) -> None:
         assert torch.equal(alone[0], many[row])
 
 
+@pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("work", [sums, gathers, recorded, invariant_sums])
-def test_ranks_agree(work: Callable[..., None], tmp_path: Path) -> None:
-    run(work, tmp_path)
+def test_ranks_agree(size: int, work: Callable[..., None], tmp_path: Path) -> None:
+    if torch.cuda.device_count() < size:
+        pytest.skip(f"needs {size} CUDA devices, here are {torch.cuda.device_count()}")
+    run(size, work, tmp_path)

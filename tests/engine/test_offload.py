@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import gc
 import os
 import subprocess
 import sys
 import warnings
+import weakref
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -19,10 +22,11 @@ from safetensors.torch import save_file
 
 from inferometer import LLM, SamplingParams
 from inferometer.cli.progress import Bar
-from inferometer.engine.engine import SWEEP_TOKENS
+from inferometer.engine.engine import SEATS, SWEEP_TOKENS
 from inferometer.engine.memory import activation_bytes
 from inferometer.engine.quantize import quantize
 from inferometer.engine.residency import storage
+from inferometer.engine.residency.link import MemoryLink
 from inferometer.engine.residency.streamed import StreamedLayers
 from inferometer.errors import PointlessWarning, UserError
 from inferometer.model.description import describe
@@ -123,7 +127,7 @@ def test_percent_and_disk_place_the_bytes(tmp_path: Path) -> None:
 
 
 def test_the_hosts_limit_holds_to_the_byte(tmp_path: Path) -> None:
-    for kib in (60, 90, 150):
+    for kib in (13, 20, 60, 90, 150):
         limit = kib / 2**20
         with made("llama", offload="weights", host_memory=limit, disk=tmp_path) as llm:
             residency = llm.model.residency
@@ -134,14 +138,89 @@ def test_the_hosts_limit_holds_to_the_byte(tmp_path: Path) -> None:
             assert residency.host_bytes <= kib * 1024
 
 
+def test_pages_have_their_part_of_the_hosts_memory_where_weights_may_go_to_a_disk(tmp_path: Path) -> None:
+    with made("llama", offload="weights,pages", host_memory=110 / 2**20, disk=tmp_path) as llm:
+        residency = llm.model.residency
+        assert isinstance(residency, StreamedLayers)
+        assert residency.placement.disk_bytes > 0
+        pages = (llm.engine.pages - llm.engine.device_pages) * llm.engine.page_bytes
+        assert 0 < pages <= 110 * 1024 - residency.host_bytes
+
+
 def test_the_devices_limit_holds_to_the_byte() -> None:
     limit = int(0.05 * 2**30)
     with made("llama", offload="weights", gpu_memory=0.05) as llm:
         residency = llm.model.residency
         assert isinstance(residency, StreamedLayers)
         held = storage.resident_beside_layers(llm.spec, llm.dtype) + residency.placement.device_bytes
-        held += activation_bytes(llm.spec, llm.dtype, SWEEP_TOKENS) + llm.engine.cache.nbytes
+        held += activation_bytes(llm.spec, llm.dtype, llm.engine.sweep_tokens) + llm.engine.cache.nbytes
         assert limit - llm.engine.page_bytes < held <= limit
+
+
+def test_sweeps_are_as_short_as_a_tight_limit_asks() -> None:
+    with made("llama", offload="weights", gpu_memory=0.05) as wide, made("llama", offload="weights", gpu_memory=0.003) as tight:
+        assert wide.engine.sweep_tokens == SWEEP_TOKENS
+        assert SEATS <= tight.engine.sweep_tokens < SWEEP_TOKENS
+        passing = activation_bytes(tight.spec, tight.dtype, tight.engine.sweep_tokens)
+        assert tight.engine.sweep_tokens == SEATS or passing <= int(0.003 * 2**30) // 4
+        prompts = [[1, 2, 3] * 18 + [row] for row in range(8)]
+        params = SamplingParams(max_new_tokens=4, ignore_eos=True)
+        assert told(tight.generate(prompts, params)) == told(wide.generate(prompts, params))
+
+
+def test_a_full_disk_names_the_number_that_puts_less_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(
+        UserError, match=r"^--disk [^\n]*the disk is full[^\n]*free space there, or raise the second of --percent's numbers$"
+    ):
+        made("llama", percent=(0, 50, 100, 0, 100, 0), disk=tmp_path)
+    with pytest.raises(UserError, match=r"^--disk [^\n]*the disk is full[^\n]*free space there, or raise --host-memory$"):
+        made("llama", offload="weights", host_memory=60 / 2**20, disk=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("offload", ["weights", "weights:0.5"])
+def test_later_runs_find_the_pages_of_earlier_ones_as_the_resident_engines_do(offload: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hit changes which rows run together, and on a GPU with it how sums round: so much, and nothing else, tells a later run from the
+    first."""
+    monkeypatch.setattr("inferometer.engine.residency.load.link_to", lambda device: MemoryLink(40e6))
+    prompts = [[row + 1, *range(1, 36 + row)] for row in range(6)]
+    params = SamplingParams(max_new_tokens=9, ignore_eos=True)
+
+    def runs(**options: Any) -> list[list[tuple[list[int], list[float]]]]:
+        found = []
+        with made("llama", **options) as llm:
+            llm.model.few_tokens = None  # the CPU's own code for few tokens, which adds in another order, is for resident layers
+            for number in range(3):
+                found.append([(each.token_ids, each.logprobs) for each in llm.generate(prompts, params)])
+                assert (llm.engine.scheduler.hit_pages > 0) == (number > 0)
+        return found
+
+    whole = runs()
+    assert runs(offload=offload) == whole
+    assert [[ids for ids, _ in run] for run in whole[1:]] == [[ids for ids, _ in whole[0]]] * 2
+
+
+@pytest.mark.parametrize("options", [{}, {"offload": "weights:0.5"}, {"offload": "weights,pages", "host_memory": 0.01}])
+def test_a_closed_model_goes_with_its_last_name(options: dict[str, Any]) -> None:
+    params = SamplingParams(max_new_tokens=3, ignore_eos=True)
+    made("llama", **options).generate([[1, 2]], params)  # what is imported and kept for all
+    gc.collect()
+    gc.disable()
+    try:
+        llm = made("llama", **options)
+        llm.generate([[1, 2]], params)
+        engine = llm.engine
+        parts = [weakref.ref(part) for part in (llm, llm.model, engine, engine.scheduler, engine.cache, engine.cache.keys)]
+        del engine
+        llm.close()
+        del llm
+        assert [part() for part in parts] == [None] * len(parts)
+    finally:
+        gc.enable()
 
 
 def test_what_does_not_fit_the_device_names_the_fraction_that_does() -> None:
@@ -204,6 +283,7 @@ import resource, sys
 from pathlib import Path
 import torch
 from inferometer import LLM
+from inferometer.engine.residency.link import MemoryLink
 from inferometer.engine.residency.streamed import StreamedLayers
 LLM(sys.argv[2], dtype="float32", device="cpu", weights="dummy", offload="weights").close()  # libraries take what they take
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from inferometer.engine.residency.courier import Arrival, DirectCourier, ThreadCourier, deliver
 from inferometer.engine.residency.delivery import Delivery
-from inferometer.engine.residency.disk_file import DiskFaultError
+from inferometer.engine.residency.disk_file import DiskFaultError, DiskSpace
 from inferometer.engine.residency.homes import LayerHomes
 from inferometer.engine.residency.link import MemoryLink
 from inferometer.engine.residency.load import load_streamed
@@ -91,7 +91,8 @@ def streamed(
         return Placement.of(sizes, streamed_bytes=comes, disk_bytes=share(comes, disk), slots=slots)
 
     source = DummySource(spec, family(spec.family), seed=4)
-    kinds = {"device": CPU, "dtype": torch.float32, "numerics": numerics, "quantised": quantised, "folder": folder}
+    where = None if folder is None else DiskSpace(folder)
+    kinds = {"device": CPU, "dtype": torch.float32, "numerics": numerics, "quantised": quantised, "disk": where}
     return load_streamed(spec, source, family(spec.family), place, **kinds)
 
 
@@ -280,7 +281,7 @@ def test_a_failed_load_leaves_no_file(tmp_path: Path) -> None:
             lambda sizes: Placement.of(sizes, streamed_bytes=sum(sizes), disk_bytes=sum(sizes)),
             device=CPU,
             dtype=torch.float32,
-            folder=tmp_path / "disk",
+            disk=DiskSpace(tmp_path / "disk"),
         )
     assert not list((tmp_path / "disk").iterdir())
 

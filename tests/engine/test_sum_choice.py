@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from inferometer.engine.parallel.sum_choice import SIZES, WAYS, Way, best, choice_path, load_choice, save_choice, size_class, way_for
 
 ALL = dict.fromkeys(WAYS, True)
-CHOICE: dict[int, Way] = {size: "mailbox" if size < 1 << 22 else "copies" for size in SIZES}
+CHOICE: dict[int, Way] = {size: "mailbox" if size < 1 << 22 else "rows" for size in SIZES}
 
 
 @given(st.integers(0, 1 << 40))
@@ -29,16 +29,16 @@ def test_the_way_taken_is_one_that_is_able(nbytes: int, able: set[Way], choice: 
 
 
 def test_what_was_measured_decides_and_else_the_first_that_is_able() -> None:
-    assert way_for(1 << 26, CHOICE, ALL) == "copies"
+    assert way_for(1 << 26, CHOICE, ALL) == "rows"
     assert way_for(1 << 13, CHOICE, ALL) == "mailbox"
-    assert way_for(1 << 13, CHOICE, ALL | {"mailbox": False}) == "copies"
+    assert way_for(1 << 13, CHOICE, ALL | {"mailbox": False}) == "rows"
     assert way_for(1 << 26, {}, ALL) == "mailbox"
     with pytest.raises(RuntimeError, match="no way"):
         way_for(8, {}, dict.fromkeys(WAYS, False))
 
 
 def test_the_fastest_is_chosen_for_each_size() -> None:
-    assert best({8: {"mailbox": 2.0, "nccl": 1.0}, 16: {"copies": 1.0, "nccl": 1.0}, 32: {}}) == {8: "nccl", 16: "copies"}
+    assert best({8: {"mailbox": 2.0, "nccl": 1.0}, 16: {"rows": 1.0, "nccl": 1.0}, 32: {}}) == {8: "nccl", 16: "rows"}
 
 
 def test_a_choice_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -50,8 +50,16 @@ def test_sums_written_into_others_memory_take_what_was_measured() -> None:
         assert peer_sum_s(kib << 10, 2, H200) * 1e6 == pytest.approx(us, rel=0.1)
 
 
-def test_a_large_sum_takes_what_it_was_measured_to_add_to_a_prefill() -> None:
-    assert peer_sum_s(64 << 20, 2, H200) * 1e6 == pytest.approx(339, rel=0.05)
+def test_large_sums_take_what_was_measured_by_themselves() -> None:
+    """benchmarks/collectives.py on two H200s, residual and norm included; no product is near."""
+    for mib, us in ((4, 30.6), (16, 77.4), (64, 211.0)):
+        assert peer_sum_s(mib << 20, 2, H200) * 1e6 == pytest.approx(us, rel=0.3 if mib < 16 else 0.06)
+
+
+def test_of_more_devices_each_adds_up_less() -> None:
+    """What each sends grows from one half of a part twice to all of it twice."""
+    two, four, eight = (peer_sum_s(64 << 20, devices, H200) for devices in (2, 4, 8))
+    assert two < four < eight < 2 * two
 
 
 def test_devices_write_into_each_others_memory_unless_the_host_lies_between() -> None:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from inferometer.estimate import Estimate, estimate
 from inferometer.estimate.groups import sweeps
+from inferometer.estimate.memory import Workload
+from inferometer.schedule.groups import Diagonal
+from inferometer.schedule.pages import PagePool
+from inferometer.schedule.request import Request
+from inferometer.schedule.sampling import SamplingParams
+from inferometer.schedule.scheduler import Scheduler
 
 
 def _estimate(order: str, **changes: object) -> Estimate:
@@ -117,3 +125,29 @@ def test_pages_on_the_host_come_and_go_too() -> None:
     assert 95 < 64 * 8e3 / found.total_ms < 120
     assert found.memory.kv < weights.memory.kv / 10
     assert found.to_dict()["offload"] == "weights,pages"
+
+
+@pytest.mark.parametrize(("groups", "length", "pages"), [(32, 512, 8560), (16, 512, 4344), (8, 512, 2176), (32, 128, 2416)])
+def test_document_000s_diagonal_holds_what_groups_a_token_apart_hold(groups: int, length: int, pages: int) -> None:
+    """As counted on an H200 with 8 requests a group and 32 new tokens."""
+    asked: dict[str, Any] = {"batch_size": 8 * groups, "sequence_length": length, "decode_length": 32, "dtype": "bfloat16"}
+    zigzag, diagonal = (estimate("opt-1.3b", "h200", admission=order, group_size=8, **asked) for order in ("zigzag", "diagonal"))
+    page = 16 * 2 * 24 * 2048 * 2
+    assert diagonal.memory.kv == pages * page
+    assert zigzag.memory.kv == 8 * groups * -(-(length + 31) // 16) * page
+    assert zigzag.memory.activations > diagonal.memory.activations  # 8192 tokens of prompts a sweep, against those of one group
+
+
+@given(st.integers(1, 9), st.integers(1, 4), st.integers(1, 40), st.integers(1, 20))
+def test_a_diagonals_cache_is_what_its_scheduler_comes_to_hold(groups: int, size: int, length: int, new: int) -> None:
+    scheduler = Scheduler(PagePool(10_000, 16), Diagonal(size), max_batch=groups * size, sweep_tokens=10_000, prefix_caching=False)
+    for number in range(groups * size):
+        params = SamplingParams(max_new_tokens=new, ignore_eos=True)
+        scheduler.add(Request(number, (1,) * length, params, number))
+    while scheduler.has_work:
+        sweep = scheduler.next()
+        assert sweep is not None
+        sampled = [share.sequence for share in sweep.shares]
+        scheduler.take_all(sampled, [5] * len(sampled))
+    held = Workload(batch=groups * size, length=length, generated=new, group=size, staggered=groups).held_tokens(16, 10_000)
+    assert held == 16 * scheduler.pool.peak_in_use

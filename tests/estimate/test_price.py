@@ -172,6 +172,10 @@ def test_every_answer_says_its_basis_and_how_to_verify_it() -> None:
     assert "vllm bench latency --model opt-6.7b" in found["verify"]
     native = _estimate("opt-6.7b", stack="native", forward_only=True, loss=True, decode_length=None).to_dict()
     assert native["verify"].endswith("--forward-only --loss")
+    settings = {"quantize": "int8", "offload": "weights:0.5,pages", "admission": "diagonal", "group_size": 2, "num_groups": 3}
+    every = _estimate("opt-6.7b", stack="native", batch_size=8, **settings).to_dict()["verify"]
+    assert every.endswith(" --quantize int8 --offload weights:0.5,pages --admission diagonal --group-size 2 --num-groups 3")
+    assert _estimate("opt-6.7b", stack="native", tensor_parallel=2, link="nvlink").to_dict()["verify"].endswith(" --tensor-parallel 2")
     for figure in ("prefill_ms", "decode_token_ms", "total_ms", "peak_memory_bytes", "j_per_token"):
         low, high = found["interval"][figure]
         assert low <= found[figure] <= high

@@ -127,11 +127,13 @@ def test_gpu_multiplies_eight_bits(kind: Rounded, rows: int, outputs: int, input
     # What is rounded three times may be larger than the result, in which parts cancel.
     most = 2 * torch.finfo(dtype).eps * (sums.abs() + bias[1].abs() + residual.abs())
     if kind == "fp8":
-        # Sums are kept in 14 bits, and cut off after every 32 inputs: what each step loses is of a sum as large as they are in the middle.
-        most += inputs / 32 * 2.0**-14 * sums.square().mean().sqrt()
+        # Sums are kept in 14 bits: each step, of 32 inputs, may lose 2^-13 of a sum that on its way is as large as others, or as its end.
+        most += inputs / 32 * 2.0**-13 * (sums.square().mean().sqrt() + sums.abs())
     for chosen in blocks(device):
         got = eight_bit_matmul(levels, scale, weight, dtype, bias[1], activation="gelu", residual=residual, chosen=chosen)
-        assert bool(((got.double() - want).abs() <= most).all()), (chosen, float(((got.double() - want).abs() / most).max()))
+        error = (got.double() - want).abs()
+        assert float((error / most).max()) <= 1, chosen
+        assert float(error.norm() / want.norm()) <= 1e-2, chosen
 
 
 @pytest.mark.gpu

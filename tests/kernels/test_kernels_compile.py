@@ -15,32 +15,36 @@ import pytest
 import torch
 
 from inferometer.kernels import (
+    decode_short,
     eight_bit_matmul,
     embed,
     gate,
     head_choice,
     invariant_attention,
     invariant_linear,
+    kv_scaled,
     kv_write,
     log_softmax,
     norm,
     paged_decode,
-    part_sum,
+    quant_launch,
     quant_linear,
     quant_widened,
     ragged_prefill,
     rank_gather,
     rank_peaks,
+    rank_rows,
     rank_sum,
     rotary_write,
     rounded_rows,
     skinny,
+    spread_heads,
     token_bounds,
     token_choice,
 )
 from inferometer.kernels.mailbox import Mailbox
 from inferometer.kernels.quant_launch import quant_candidates
-from inferometer.kernels.skinny_launch import candidates
+from inferometer.kernels.skinny_launch import Tiling, candidates
 from inferometer.kernels.support import Kernel
 from inferometer.kernels.token_filters import Filters
 from inferometer.kernels.token_rows import Bounds, Drawing, Places
@@ -105,6 +109,7 @@ def card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Car
         quant_linear,
         eight_bit_matmul,
         rank_sum,
+        rank_rows,
         rank_gather,
     )
     for module in kernels:
@@ -200,12 +205,37 @@ class TestCommonCards:
         kv_write.kv_write_triton(held, held, held, held, torch.zeros(4, dtype=torch.int64))
         card.check(kernels=1)
 
+    @pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
+    def test_pages_in_8_bits(self, card: Card, dtype: torch.dtype) -> None:
+        """Written, and read by decode attention of heads with keys of their own and of shared ones, and by prompts."""
+        integers, starts = torch.zeros(2, dtype=torch.int32), torch.zeros(3, dtype=torch.int32)
+        scales = kv_scaled.PageScales(*(torch.zeros(1, 4) for _ in range(2)))
+        held = {"keys": torch.zeros(16, 4, 128, dtype=dtype), "values": torch.zeros(16, 4, 128, dtype=dtype), "seats": integers}
+        held |= {"table": torch.zeros(2, 16, dtype=torch.int32), "contexts": integers}
+        for tokens in (4, 2000):
+            rows = torch.zeros(tokens, 4, 128, dtype=half(card))
+            places = torch.zeros(tokens, dtype=torch.int64)
+            kv_scaled.scaled_write_triton(rows, rows, held["keys"], held["values"], scales, places, 16)
+        for heads in (4, 8):
+            query = torch.zeros(2, heads, 128, dtype=half(card))
+            paged_decode.paged_decode_triton(query, **held, page_size=16, scale=0.1, longest=4096, scales=scales)
+            query = torch.zeros(32, heads, 128, dtype=half(card))
+            ragged_prefill.ragged_prefill_triton(query, **held, starts=starts, page_size=16, scale=0.1, longest_query=32, scales=scales)
+        card.check(kernels=6)
+
     @pytest.mark.parametrize("head_size", [80, 128])
     def test_rotary_write(self, card: Card, head_size: int) -> None:
         heads, held = torch.zeros(4, 8, head_size, dtype=half(card)), torch.zeros(4, 2, head_size, dtype=half(card))
         table = torch.zeros(4, 1, head_size, dtype=half(card))
         rotary_write.rotary_write_triton(heads, table, table, held, held, torch.zeros(4, dtype=torch.int64))
         card.check(kernels=1)
+
+    @pytest.mark.parametrize("head_size", [80, 128, 256])
+    def test_spread_heads(self, card: Card, head_size: int) -> None:
+        heads, turned = torch.zeros(4, 8, head_size, dtype=half(card)), torch.zeros(4, 1, head_size, dtype=half(card))
+        spread_heads.spread_heads_triton(heads, 6, None)
+        spread_heads.spread_heads_triton(heads, 6, (turned, turned))
+        card.check(kernels=2)
 
     @pytest.mark.parametrize("kind", ["layer", "rms"])
     @pytest.mark.parametrize("hidden", [768, 5120, 16384])
@@ -245,6 +275,20 @@ class TestCommonCards:
             query, **pages(kv_heads, head_size, half(card)), page_size=16, scale=0.1, longest=4096, fresh=fresh
         )
         card.check(kernels=1)
+
+    @pytest.mark.parametrize(("heads", "head_size"), [(16, 128), (32, 64)])
+    @pytest.mark.parametrize("turned", [False, True])
+    def test_decode_of_short_contexts_and_the_map_behind(self, card: Card, heads: int, head_size: int, turned: bool) -> None:
+        rows = torch.zeros(1, 3 * heads, head_size, dtype=half(card))
+        query, key, value = torch.split(rows, [heads] * 3, 1)
+        angles = (rows[:, :1].contiguous(), rows[:, :1].contiguous()) if turned else None
+        slopes = None if turned else torch.zeros(heads)
+        fresh = paged_decode.Fresh(key, value, angles)
+        held = pages(heads, head_size, half(card))
+        found = decode_short.decode_parts(query, **held, page_size=16, scale=0.1, longest=512, fresh=fresh, slopes=slopes)
+        weight, residual = torch.zeros(1000, heads * head_size, dtype=half(card)), torch.zeros(1, 1000, dtype=half(card))
+        skinny.skinny_joined(found, weight, residual[0], residual, candidates(1, heads * head_size)[0])
+        card.check(kernels=2)
 
     @pytest.mark.parametrize(("drawn", "bounded"), [(False, False), (True, False), (True, True)])
     def test_token_choice(self, card: Card, drawn: bool, bounded: bool) -> None:
@@ -315,21 +359,28 @@ class TestRanks:
         rank_sum.rank_sum_norm(x, x.clone(), norm.NormWeights(kind, 1e-5, x[0], x[0] if kind == "layer" else None), box)
         rank_sum.rank_sum(x, box)
         rank_sum.rank_sum(torch.zeros(2, dtype=torch.float32), box)
-        card.check(kernels=3)
+        rank_sum.rank_sum_add(x[0, :768], x[1, :768], box)
+        card.check(kernels=4)
 
-    def test_part_sum(self, card: Card) -> None:
-        x, weights = (
-            torch.zeros(3, 4096, dtype=torch.bfloat16),
-            norm.NormWeights("rms", 1e-5, torch.zeros(4096, dtype=torch.bfloat16), None),
-        )
-        part_sum.part_sum_triton(x, torch.stack([x, x]), 1)
-        part_sum.part_sum_norm_triton(x, torch.stack([x]), 1, x.clone(), weights, x)
-        card.check(kernels=2)
+    @pytest.mark.parametrize(("size", "hidden"), [(2, 4096), (4, 8192), (8, 4096), (3, 7168), (2, 768)])
+    @pytest.mark.parametrize("kind", ["layer", "rms"])
+    def test_rank_rows(self, card: Card, size: int, hidden: int, kind: NormKind) -> None:
+        shared, x = shared_rows(size), torch.zeros(3, hidden, dtype=torch.bfloat16)
+        rank_rows.rank_rows(x, shared, 0, x.clone(), norm.NormWeights(kind, 1e-5, x[0], x[0] if kind == "layer" else None))
+        rank_rows.rank_rows(x, shared, 1)
+        rank_rows.rank_copies(x, shared, 0)
+        card.check(kernels=3)
 
     @pytest.mark.parametrize("dtype", [torch.int64, torch.bfloat16, torch.uint8])
     def test_rank_gather(self, card: Card, dtype: torch.dtype) -> None:
         rank_gather.rank_gather(torch.zeros(3, 5, dtype=dtype), torch.zeros(3, 10, dtype=dtype), mailbox(2))
         card.check(kernels=1)
+
+
+def shared_rows(size: int) -> rank_rows.SharedRows:
+    slot, programs = 1 << 20, 8
+    memory = torch.empty(rank_rows.SharedRows.nbytes(size, slot, programs), dtype=torch.uint8)
+    return rank_rows.SharedRows.over(size - 1, slot, programs, memory, [memory.data_ptr()] * size)
 
 
 def mailbox(size: int) -> Mailbox:
@@ -360,6 +411,21 @@ def test_sums_over_ranks_are_written_and_watched_past_all_caches(card: Card) -> 
     assert sum("st.relaxed.sys.global.b64" in line for line in behind) == 4  # two words a thread, to two ranks
     assert sum("ld.volatile.global.b64" in line for line in behind) == 8  # two words from two ranks, and again
     assert "STACK:0" in resources(card.built[0].asm["cubin"])
+
+
+@pytest.mark.parametrize("card", [90], indirect=True)
+@pytest.mark.parametrize(("name", "types"), [("int8", "s32.s8.s8"), ("fp8", "f32.e4m3.e4m3")])
+def test_bytes_are_multiplied_as_they_lie(card: Card, name: str, types: str) -> None:
+    """Every launch of the table, by Hopper's matrix instructions for bytes and no other, and nothing spilled."""
+    weight, x = drawn_weight(512, 1024, **FORMATS[name]), torch.zeros(16, 1024, dtype=torch.bfloat16)
+    for outputs, block, warps, stages, programs in quant_launch.BYTES:
+        launch = Tiling(outputs, block, warps, stages, programs, early=True, in_bytes=True)
+        quant_linear.quant_linear_triton(x, weight, x[0, :512], activation="relu", launch=launch)
+    card.check(kernels=len(quant_launch.BYTES))
+    for built in card.built:
+        assert set(re.findall(r"wgmma\.mma_async\S*k32\.(\S+)", built.asm["ptx"])) == {types}
+        assert "mma.sync.aligned.m16" not in built.asm["ptx"]
+        assert "STACK:0" in resources(built.asm["cubin"])
 
 
 @pytest.mark.parametrize("card", [90], indirect=True)
@@ -518,14 +584,13 @@ def test_few_bits_are_read_16_bytes_at_a_time(card: Card, name: str) -> None:
     before, behind = card.built[1].asm["ptx"].split("griddepcontrol.wait")
     assert "prefetch.global.L2" in before
     assert "cp.async" not in before
-    assert "mma.sync" in behind
+    assert "mma" in behind
     assert any(", 0x10" in line for line in behind.splitlines() if "cp.async" in line and "shared.global" in line)
 
 
-@pytest.mark.parametrize("card", [80, 90], indirect=True)
+@pytest.mark.parametrize(("card", "rows"), [(80, 16), (90, 16), (90, 64)], indirect=["card"])
 @pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("rows", [16, 64])
-def test_what_a_thread_has_widened_is_what_it_multiplies(card: Card, name: str, rows: int) -> None:
+def test_what_a_thread_has_widened_is_what_it_multiplies(card: Card, rows: int, name: str) -> None:
     """Nothing but what is copied from memory goes through shared memory in the loop."""
     weight, x = drawn_weight(512, 4096, **FORMATS[name]), torch.zeros(rows, 4096, dtype=torch.bfloat16)
     quant_linear.quant_linear_triton(x, weight, launch=quant_candidates(rows, weight)[0])

@@ -50,7 +50,7 @@ def whole(weight: QuantWeight, tile: int) -> Tiling:
 
 def launches_for(weight: QuantWeight, rows: int) -> list[Tiling]:
     span = 16 * WORD_INPUTS[weight.kind]
-    launches = [Tiling(16, span, 4, 2, 64), Tiling(16, 2 * span, 4, 2, 3)]
+    launches = [Tiling(64, span, 4, 2, 64), Tiling(32, 2 * span, 2, 2, 3)]
     return [*launches, whole(weight, 8), whole(weight, 2)] if rows <= 4 else launches
 
 
@@ -76,6 +76,37 @@ def test_kernel_is_the_formula(interpreted: Callable[..., Any], name: str, rows:
         close(interpreted(quant_linear_triton, x, weight, launch=launch), exact(x, weight), dtype)
 
 
+IN_BYTES = (Tiling(64, 128, 4, 2, 64, in_bytes=True), Tiling(32, 128, 2, 2, 3, in_bytes=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", ["int8", "fp8"])
+def test_kernel_in_bytes_is_the_formula(interpreted: Callable[..., Any], name: str, dtype: torch.dtype) -> None:
+    """Rows are split into two bytes: what is lost is below what the type holds, also beside a number that is far larger."""
+    for rows, inputs, launch in ((6, 328, IN_BYTES[0]), (17, 256, IN_BYTES[1]), (5, 8, IN_BYTES[0]), (1, 72, IN_BYTES[1])):
+        weight, x = drawn_weight(21, inputs, **FORMATS[name]), fenced(rows, inputs, dtype, 2)
+        close(interpreted(quant_linear_triton, x, weight, launch=launch), exact(x, weight), dtype)
+
+
+@pytest.mark.parametrize("size", [1e-7, 1e-30, 1e30, 0.0])
+def test_rows_of_any_size_in_bytes(interpreted: Callable[..., Any], size: float) -> None:
+    for name in ("int8", "fp8"):
+        weight, x = drawn_weight(8, 64, **FORMATS[name]), (fenced(5, 64, torch.float32, 12) * size).to(torch.bfloat16)
+        want = exact(x, weight)
+        got = interpreted(quant_linear_triton, x, weight, launch=IN_BYTES[0])
+        assert float((got.double() - want).norm()) <= 1e-2 * float(want.norm())
+
+
+@pytest.mark.parametrize("name", ["int8", "fp8"])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_what_is_no_number_stays_none_in_bytes(interpreted: Callable[..., Any], name: str, bad: float) -> None:
+    weight, x = drawn_weight(8, 64, **FORMATS[name]), fenced(6, 64, torch.float16, 11)
+    x[2, 3] = bad
+    got = interpreted(quant_linear_triton, x, weight, launch=IN_BYTES[0])
+    assert got[2].isnan().all()
+    assert got[[0, 1, 3, 4, 5]].isfinite().all()
+
+
 @pytest.mark.parametrize("name", ["fp8", "int4 g32", "int4 all"])
 @pytest.mark.parametrize("inputs", [8, 40, 72, 264])
 def test_any_number_of_words(interpreted: Callable[..., Any], name: str, inputs: int) -> None:
@@ -96,7 +127,7 @@ def test_rows_that_are_no_whole_words_are_left_to_others(name: str, inputs: int)
 
 @pytest.mark.parametrize("rows", [33, 64])
 @pytest.mark.parametrize("name", ["int8", "int4 g64"])
-def test_sums_of_many_rows_are_two_products(interpreted: Callable[..., Any], name: str, rows: int) -> None:
+def test_up_to_64_rows(interpreted: Callable[..., Any], name: str, rows: int) -> None:
     weight, x = drawn_weight(20, 264, **FORMATS[name]), fenced(rows, 264, torch.float16, 13)
     residual = fenced(rows, 20, torch.float16, 14)
     for launch in launches_for(weight, rows):
@@ -109,7 +140,7 @@ def test_kernel_ends_as_separate_operations_would(interpreted: Callable[..., Any
     dtype = torch.float16
     weight, x = drawn_weight(40, 256, **FORMATS[name]), fenced(rows, 256, dtype, 4)
     bias, residual = fenced(1, 40, dtype, 5)[0], fenced(rows, 40, dtype, 6)
-    for launch in launches_for(weight, rows):
+    for launch in (*launches_for(weight, rows), *(IN_BYTES[:1] if weight.kind != "int4" else ())):
         got = interpreted(quant_linear_triton, x, weight, bias, activation="gelu", residual=residual, launch=launch)
         want = finish_torch((exact(x, weight) + bias.double()), "gelu", residual.double())
         close(got, want, dtype, slack=2)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from inferometer.kernels.mailbox import ABSENT, Mailbox
 from inferometer.kernels.norm import NormWeights
-from inferometer.kernels.rank_sum import rank_sum, rank_sum_norm, rank_sum_norm_torch, rank_sum_torch, sums, sums_rows
+from inferometer.kernels.rank_sum import adds, rank_sum, rank_sum_add, rank_sum_norm, rank_sum_norm_torch, rank_sum_torch, sums, sums_rows
 from inferometer.model.spec import NormKind
 from rank_processes import run_ranks
 
@@ -40,12 +40,17 @@ class Case:
     dtype: torch.dtype
     hidden: int
     rows: tuple[int, ...] = (1, 3, 1)
+    chunk: int | None = None
+    """Words, of a sum that is added to the stream and not normed."""
 
     def run(self, box: Mailbox) -> list[tuple[Tensor, ...]]:
         found: list[tuple[Tensor, ...]] = []
         for step, count in enumerate(self.rows):
             x = part(box.rank, step, count, self.hidden, self.dtype)
-            if self.kind is None:
+            if self.chunk is not None:
+                assert adds(x, box, self.chunk)
+                found.append((rank_sum_add(x, part(99, step, count, self.hidden, self.dtype), box, chunk=self.chunk),))
+            elif self.kind is None:
                 found.append((rank_sum(x, box),))
             else:
                 residual = part(99, step, count, self.hidden, self.dtype)
@@ -60,7 +65,11 @@ class Case:
                 assert same(list(of_ranks))
             parts = [part(rank, step, count, self.hidden, self.dtype) for rank in range(len(results))]
             exact = torch.stack([x.double() for x in parts]).sum(0)
-            if self.kind is None:
+            if self.chunk is not None:
+                residual = part(99, step, count, self.hidden, self.dtype)
+                assert_close(got[0][0], residual + rank_sum_torch(parts), close)
+                assert_close(got[0][0].double(), exact + residual.double(), 3e-2)
+            elif self.kind is None:
                 assert_close(got[0][0], rank_sum_torch(parts), close)
                 assert_close(got[0][0].double(), exact, 2e-2)
             else:
@@ -82,6 +91,8 @@ CASES = (
     Case("layer", torch.bfloat16, 80, (1, 5, 2)),
     Case("rms", torch.float32, 36, (4, 1)),
     Case(None, torch.float32, 6, (1,)),
+    Case(None, torch.bfloat16, 80, (1, 2, 1), chunk=32),
+    Case(None, torch.float32, 36, (1, 2), chunk=32),
 )
 
 
@@ -118,6 +129,9 @@ def test_what_does_not_fit_is_told_apart_before_a_launch() -> None:
     assert sums(torch.zeros(4, 4096, dtype=torch.bfloat16), box)
     assert not sums(torch.zeros(5, 4096, dtype=torch.bfloat16), box)
     assert not sums(torch.zeros(0, dtype=torch.bfloat16), box)
+    assert adds(torch.zeros(1, 2048, dtype=torch.bfloat16), box)
+    assert not adds(torch.zeros(2, 2048, dtype=torch.bfloat16), box)
+    assert not adds(torch.zeros(1, 2048, dtype=torch.float64), box)
     assert not sums(torch.zeros(3, dtype=torch.bfloat16), box)  # no whole number of words
     assert not sums(torch.zeros(4, 8).T, box)
     assert not sums(torch.zeros(8, dtype=torch.float64), box)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from inferometer.kernels import skinny_choice
-from inferometer.kernels.skinny_choice import BUCKETS, Shape, bucket, choice_path, launch_for, load_choices, save_choices
+from inferometer.kernels.skinny_choice import BUCKETS, SCHEMA_VERSION, Shape, bucket, choice_path, launch_for, load_choices, save_choices
 from inferometer.kernels.skinny_launch import MOST_ROWS, Tiling, tiling
 
 LAUNCH = Tiling(64, 128, 4, 4, 2, early=True)
@@ -81,7 +81,7 @@ class TestFile:
     def test_another_version_is_ignored(self, tmp_path: Path) -> None:
         path = tmp_path / "choices.json"
         save_choices(path, CHOICES)
-        path.write_text(path.read_text().replace('"schema_version": 3', '"schema_version": 2'))
+        path.write_text(path.read_text().replace(f'"schema_version": {SCHEMA_VERSION}', '"schema_version": 3'))
         assert load_choices(path) == {}
 
     def test_a_folder_that_cannot_be_made_is_no_error(self, tmp_path: Path) -> None:

@@ -46,6 +46,10 @@ def read(config: Any) -> Quantisation | None:
         ({"quant_method": "awq", "w_bit": 4, "q_group_size": 128}, Quantisation(method="awq", element="int4", group=128, symmetric=False)),
         (compressed("pack-quantized", INT4), Quantisation(method="compressed-tensors", element="int4", group=128)),
         (
+            compressed("pack-quantized", INT4, kv_cache_scheme=None, sparsity_config={"format": "dense", "global_sparsity": 0.1}),
+            Quantisation(method="compressed-tensors", element="int4", group=128),
+        ),
+        (
             compressed("int-quantized", INT8, TOKEN | {"type": "int"}),
             Quantisation(method="compressed-tensors", element="int8", rounds=True),
         ),
@@ -86,6 +90,7 @@ def test_what_is_read(config: Any, wanted: Quantisation | None) -> None:
         (compressed("int-quantized", INT8 | {"symmetric": False}), "zero points"),
         (compressed("float-quantized", FP8 | {"strategy": "block"}), "block"),
         (compressed("int-quantized", INT8, kv_cache_scheme={"num_bits": 8}), "--kv-dtype"),
+        (compressed("pack-quantized", INT4, sparsity_config={"format": "sparse-24-bitmask"}), "sparse"),
         ({"quant_method": "compressed-tensors", "config_groups": {"a": {}, "b": {}}}, "one group"),
     ],
 )

@@ -10,6 +10,7 @@ from inferometer.kernels.norm import NormWeights
 from inferometer.kernels.rank_sum import rank_sum_torch
 from inferometer.nn.collective import ALONE, Collective, Unlinked, side_by_side
 from inferometer.nn.gloo_collective import LARGE
+from inferometer.nn.stream import Stream
 from rank_pool import SIZES, RankPool
 
 SHAPES = ((1, 7), (3, 64), (LARGE // 64, 65))
@@ -92,6 +93,34 @@ def test_one_rank_alone_changes_nothing() -> None:
     norm = NormWeights("rms", 1e-5, None, None)
     wanted = norm.of(residual + x)
     assert torch.equal(ALONE.all_reduce_norm(x, residual, norm), wanted)
+
+
+def test_a_stream_in_two_parts_is_added_up_before_a_map_that_norms_by_itself() -> None:
+    """Where ranks do so in less time; what makes the second part is asked for once."""
+
+    class Adding(Unlinked):
+        def all_reduce_add(self, x: Tensor, residual: Tensor) -> Tensor | None:
+            return residual.add_(2 * x) if x.shape[0] < 3 else None
+
+    calls = []
+
+    def function(x: Tensor) -> Tensor:
+        calls.append(x)
+        return x + 1
+
+    for rows in (2, 3):
+        x, delta = torch.ones(rows, 4), torch.ones(rows, 4)
+        stream = Stream(x, delta, Adding(0, 2), function).summed
+        assert stream.x is x
+        assert stream.function is None
+        if rows < 3:
+            assert stream.delta is None
+            assert torch.equal(x, torch.full_like(x, 5))
+        else:
+            assert torch.equal(stream.delta, torch.full_like(x, 2))  # type: ignore[arg-type]
+    assert len(calls) == 2
+    alone = Stream(x, delta)
+    assert alone.summed is alone
 
 
 def test_a_rank_by_itself_leaves_out_the_others() -> None:

@@ -11,13 +11,16 @@ from tests.parity.configs import DECODERS, ENCODERS, config
 from torch import Tensor
 
 from inferometer.kernels import norm as norms
+from inferometer.kernels.head_parts import HeadParts
 from inferometer.kernels.norm import NormWeights, norm_torch
+from inferometer.kernels.paged_decode import Fresh
 from inferometer.model.config import read_spec
 from inferometer.model.spec import Activation, ModelSpec, NormKind
-from inferometer.nn import attention, stream
+from inferometer.nn import attention, paged_attention, stream
 from inferometer.nn.batch import CachedRows, RaggedBatch, prompt_batch
 from inferometer.nn.cache import PagedCache
 from inferometer.nn.linear import Linear
+from inferometer.nn.paged_attention import PagedPlan
 from inferometer.nn.transformer import Transformer
 
 CPU = torch.device("cpu")
@@ -164,3 +167,38 @@ def test_decoding_rows_that_write_their_own_keys(monkeypatch: pytest.MonkeyPatch
         cache.values.copy_(before[1])
         for got, wanted in zip(step(apart=True), want, strict=True):
             torch.testing.assert_close(got, wanted, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("key", DECODERS)
+def test_the_output_map_may_join_the_parts_of_attention(monkeypatch: pytest.MonkeyPatch, carried: Callable[[], None], key: str) -> None:
+    """Of a row by itself, wherever the map's launch does and a kernel leaves parts."""
+    model = built(key)
+    batch, cache = whole(model.spec)
+    assert batch.rows is not None
+    rows = CachedRows(
+        batch.rows.table, torch.tensor([1]).int(), torch.tensor([7]).int(), torch.arange(2).int(), torch.tensor([0]), apart=True
+    )
+    new = RaggedBatch(torch.tensor([5]), torch.tensor([6]), (1,), (7,), torch.tensor([7]), rows=rows)
+    left: list[int] = []
+
+    def in_parts(query: Tensor, plan: PagedPlan, rows: CachedRows, cache: PagedCache, layer: int, scale: float, fresh: Fresh) -> HeadParts:
+        left.append(layer)
+        out = paged_attention.attend_pages(query, plan, rows, cache, layer, scale, fresh).view_as(query)
+        # Two parts: all of it, and one behind the end.
+        partial = torch.stack((out, torch.full_like(out, torch.nan)), 1)
+        return HeadParts(partial, torch.zeros(partial.shape[:3]), rows.contexts, keys=7)
+
+    with torch.inference_mode():
+        model.sweep(batch, cache)
+        carried()
+        monkeypatch.setattr(attention, "usable", lambda device: True)
+        before = cache.keys.clone(), cache.values.clone()
+        want = model.sweep(new, cache)
+        cache.keys.copy_(before[0])
+        cache.values.copy_(before[1])
+        monkeypatch.setattr(attention, "attend_pages_in_parts", in_parts)
+        monkeypatch.setattr(Linear, "joins", lambda linear, x: x.shape[0] == 1)
+        monkeypatch.setattr(Linear, "joined", lambda linear, parts, residual: residual + linear(parts.joined()))
+        got = model.sweep(new, cache)
+    assert left == list(range(model.spec.layers))
+    torch.testing.assert_close(got, want, atol=1e-6, rtol=1e-6)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from inferometer.nn.collective import ALONE
 from rank_pool import RankPool
+from scattered_rows import scattered_outputs
 from sharded_work import Case, generated, outputs
 from tiny_models import CONFIGS, tiny_model
 
@@ -99,6 +100,18 @@ def variants(names: tuple[str, ...] | dict[str, Any]) -> list[Any]:
 @pytest.mark.parametrize("variant", variants(VARIANTS))
 def test_ranks_compute_what_the_whole_does(pool: RankPool, variant: str, ranks: int) -> None:
     check_outputs(pool, ranks, Case(folder_of(variant)))
+
+
+@pytest.mark.parametrize("variant", variants(VARIANTS))
+def test_ranks_need_no_more_of_a_stream_than_they_add_up(pool: RankPool, variant: str) -> None:
+    """Large sums leave each rank rows of its own, and lend memory for what they return."""
+    case = Case(folder_of(variant), few=False)
+    wanted, found = whole(case), pool.run(2, scattered_outputs, case)
+    for name, tensor in wanted.items():
+        for outcome, sums in found:
+            assert sums > 2
+            largest = float(tensor[tensor.isfinite()].abs().max())
+            torch.testing.assert_close(outcome[name], tensor, rtol=0, atol=2e-5 * max(1.0, largest))
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

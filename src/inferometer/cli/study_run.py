@@ -25,6 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="a part or a column by name, or cases with a value, as in --only batch_size=1,8; repeatable",
     )
     cases.add_argument("--runs", type=at_least(1), metavar="N", help="measured runs of each case (default: the study's)")
+    cases.add_argument("--no-energy", action="store_true", help="do not repeat each phase for two seconds to read its energy")
     cases.add_argument("--find-edge", action="store_true", help="then look for the largest batch of each column that fits")
     where = parser.add_argument_group("where, and within what")
     where.add_argument("--device", metavar="auto|cpu|cuda[:N]", help="where to run (default: the first GPU, else the CPU)")

@@ -71,6 +71,7 @@ def _overrides(arguments: argparse.Namespace) -> Settings:
         "device": arguments.device,
         "gpu_memory": arguments.gpu_memory,
         "timeout_s": arguments.timeout_seconds,
+        "energy": False if arguments.no_energy else None,
     }
     return {name: value for name, value in given.items() if value is not None}
 

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Many
 from contextlib import contextmanager
+from functools import partial
 from itertools import compress
 from math import inf
 from typing import Any, TypeVar
@@ -20,7 +21,7 @@ from inferometer.engine.runner import Runner
 from inferometer.engine.sampled import Tokens
 from inferometer.engine.watermark import DEFAULT_WATERMARK, Watermark
 from inferometer.errors import ModelError
-from inferometer.model.spec import DynamicScaling, Rotary
+from inferometer.model.spec import DynamicScaling, PositionScheme, Rotary
 from inferometer.nn.cache import PagedCache
 from inferometer.nn.tiered_cache import TieredCache, slot_pages_for
 from inferometer.nn.transformer import Transformer
@@ -113,7 +114,7 @@ class Engine:
             max_batch=seats,
             sweep_tokens=sweep_tokens,
             prefix_caching=self.prefix_caching,
-            salt=self.salt,
+            salt=partial(prompt_salt, model.spec.positions),  # not a method: an engine that its scheduler knew would stay when it is let go
         )
         self._runner: Runner | None = None
         self._runner = self._running
@@ -270,8 +271,7 @@ class Engine:
             stride = min(self.pages, -(-self._longest // self.page_size))
             cache = self._cache(stride)
             traffic = PageTraffic(cache, *map(self._link, [self.model.device] * 2)) if isinstance(cache, TieredCache) else None
-            # A cache in 8 bits is written and read by torch's operations, which ask the device as they go.
-            graphs = self.graphs and cache.key_scales is None and not hides_launches(self.model.residency)
+            graphs = self.graphs and not hides_launches(self.model.residency)
             self._runner = Runner(
                 self.model,
                 cache,
@@ -324,11 +324,11 @@ class Engine:
         wider = "" if dtype == "float32" else ", or need --dtype float32"
         raise ModelError(f"{name} in {dtype} gives no token a finite score: its weights are damaged{wider}")
 
-    def salt(self, request: Request) -> bytes:
-        """What besides the tokens decides a prompt's keys: its length, where rotary frequencies depend on it."""
-        positions = self.model.spec.positions
-        scaling = positions.scaling if isinstance(positions, Rotary) else None
-        prompt = len(request.prompt_token_ids)
-        if isinstance(scaling, DynamicScaling) and prompt > scaling.original_positions:
-            return prompt.to_bytes(8, "little")
-        return b""
+
+def prompt_salt(positions: PositionScheme, request: Request) -> bytes:
+    """What besides the tokens decides a prompt's keys: its length, where rotary frequencies depend on it."""
+    scaling = positions.scaling if isinstance(positions, Rotary) else None
+    prompt = len(request.prompt_token_ids)
+    if isinstance(scaling, DynamicScaling) and prompt > scaling.original_positions:
+        return prompt.to_bytes(8, "little")
+    return b""

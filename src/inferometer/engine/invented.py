@@ -6,7 +6,7 @@ from collections.abc import Sequence as Many
 
 import torch
 
-from inferometer.engine.engine import Engine
+from inferometer.engine.engine import Engine, prompt_salt
 from inferometer.schedule.prefix import page_digest, root_digest
 from inferometer.schedule.request import Request
 
@@ -28,7 +28,7 @@ def invent(engine: Engine, requests: Many[Request]) -> None:
     size = pool.page_size
     for request in requests:
         tokens = request.prompt_token_ids
-        digest = root_digest(engine.salt(request))
+        digest = root_digest(prompt_salt(engine.model.spec.positions, request))
         pages = pool.take((len(tokens) - 1) // size)  # the last token is always computed
         for index, page in enumerate(pages):
             digest = page_digest(digest, tokens[index * size : (index + 1) * size])

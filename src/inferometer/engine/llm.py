@@ -36,6 +36,7 @@ from inferometer.model.description import describe, with_weights
 from inferometer.model.quantisation import check_quantize, read_quantisation, resolve_quantize
 from inferometer.model.shard import check_shards
 from inferometer.nn.numerics import Numerics
+from inferometer.schedule.admission import Admission
 from inferometer.schedule.admission import admission as admission_of
 from inferometer.schedule.completion import Completion, StreamedToken
 from inferometer.schedule.request import Request
@@ -180,7 +181,7 @@ class LLM:
             raise UserError(f"{self.spec.name} is an encoder: it embeds text and does not generate; use a decoder model")
         if self._engine is None:
             self.tune()
-            sweep_tokens = sweep_tokens_for(self.prompts_beside, SEATS)
+            sweep_tokens = self.sweep_tokens(self.admission, SEATS)
             room = self.page_room(seats=SEATS, sweep_tokens=sweep_tokens)
             self._engine = self.make_engine(
                 pages=room.pages,
@@ -189,6 +190,10 @@ class LLM:
                 admission=over_the_link(self.admission, self.prompts_beside),
             )
         return self._engine
+
+    def sweep_tokens(self, admission: Admission, seats: int) -> int:
+        """The most tokens of a sweep under an admission of so many sequences, as far as --gpu-memory lets them."""
+        return self._beside.sweep_tokens(sweep_tokens_for(admission, self.prompts_beside, seats), seats)
 
     @cached_property
     def prompts_beside(self) -> int | None:

@@ -91,7 +91,7 @@ def load_part(
                 dtype=resolved,
                 numerics=numerics,
                 quantised=quantised,
-                folder=storage.folder,
+                disk=storage.disk,
             )
         else:
             check_weights(spec, device, resolved, weight_format, shards=ranks.size)

@@ -7,6 +7,7 @@ import gc
 import torch
 
 from inferometer.engine.engine import Engine
+from inferometer.engine.residency.streamed import hides_launches
 from inferometer.errors import UserError
 from inferometer.hardware.host_memory import free_host_bytes
 from inferometer.model.footprint import resident_weight_bytes
@@ -95,8 +96,8 @@ def _left_on_gpu(
     finally:
         gc.collect()
         torch.cuda.empty_cache()
-    # Twice: what recorded graphs use for their temporaries stays theirs.
-    passing *= 2
+    if not hides_launches(model.residency):
+        passing *= 2  # what recorded graphs use for their temporaries stays theirs
     free, total = torch.cuda.mem_get_info(device)
     left = int(free - (1 - fraction) * total) - passing
     if limit_bytes is not None:
@@ -117,7 +118,7 @@ def worst_sweep_bytes(model: Transformer, *, page_size: int, seats: int, sweep_t
     each = max(1, min(sweep_tokens // (2 * seats), limit - 1))
     lengths = [each] * min(seats - 1, sweep_tokens // 2) + [max(1, min(sweep_tokens // 2, limit - 1))]
     pages = sum(-(-length // page_size) for length in lengths)
-    engine = Engine(
+    engine = _Rehearsal(
         model,
         pages=pages,
         page_size=page_size,
@@ -136,6 +137,13 @@ def worst_sweep_bytes(model: Transformer, *, page_size: int, seats: int, sweep_t
     while engine.has_work:
         engine.step()
     return max(0, torch.cuda.max_memory_allocated(device) - before)
+
+
+class _Rehearsal(Engine):
+    """An engine that measures what a sweep takes, and must not itself take what it is to find room for."""
+
+    def _cache(self, stride: int) -> PagedCache:
+        return PagedCache.of_one_layer(self.model.local, self.pages, self.page_size, self.model.device, self.kv_dtype)
 
 
 def activation_bytes(spec: ModelSpec, dtype: torch.dtype, tokens: int) -> int:

@@ -30,6 +30,14 @@ class RoomBeside:
     storage: Storage
     limits: DeviceLimits
 
+    def sweep_tokens(self, most: int, seats: int) -> int:
+        """Tokens of a sweep, no more than `most`: so many that what passes through the layers takes a quarter of what --gpu-memory leaves
+        beside the weights, but enough for every seat to decode."""
+        left = self._left_by_limit
+        if left is None:
+            return most
+        return max(seats, min(most, max(0, left) // 4 // activation_bytes(self.model.local, self.model.dtype, 1)))
+
     def device_pages(self, seats: int, sweep_tokens: int) -> int:
         """Pages that the device has memory for now, beside sweeps of so many sequences and tokens. Raises UserError for none."""
         return page_budget(
@@ -46,12 +54,22 @@ class RoomBeside:
         """What `page_budget` is to keep to."""
         if self.limits.gpu_memory is None:
             return None
+        if self.model.device.type == "cuda" or self._left_by_limit is None:
+            return int(self.limits.gpu_memory * 2**30)
+        return self._left_by_limit - activation_bytes(self.model.spec, self.model.dtype, sweep_tokens)
+
+    @property
+    def _left_by_limit(self) -> int | None:
+        """Bytes that --gpu-memory leaves beside the weights; None where it is not given, or caps the pages alone."""
+        if self.limits.gpu_memory is None:
+            return None
         limit, residency = int(self.limits.gpu_memory * 2**30), self.model.residency
-        if self.model.device.type == "cuda" or not isinstance(residency, StreamedLayers):
-            return limit
+        if self.model.device.type == "cuda":
+            return limit - torch.cuda.memory_allocated(self.model.device)
+        if not isinstance(residency, StreamedLayers):
+            return None
         # The CPU stands for a device with memory of its own: what is always there counts.
-        held = resident_beside_layers(self.model.spec, self.model.dtype) + residency.placement.device_bytes
-        return limit - held - activation_bytes(self.model.spec, self.model.dtype, sweep_tokens)
+        return limit - resident_beside_layers(self.model.spec, self.model.dtype) - residency.placement.device_bytes
 
     def shared(self, device: int, *, seats: int, wanted: int | None = None) -> PageRoom:
         """Pages that both sides have room for, `device` of them there, for so many sequences; no more than `wanted`.

@@ -1,4 +1,4 @@
-"""How large sweeps are where weights come in with each of them: a number, settled before anything runs."""
+"""How large sweeps are, where weights come in with each of them as well: a number, settled before anything runs."""
 
 from __future__ import annotations
 
@@ -57,9 +57,14 @@ def tokens_beside_the_link(model: Transformer, weights: WeightFormat | None = No
     return prompt_tokens(deployment, residency.placement.streamed_bytes, rate)
 
 
-def sweep_tokens_for(beside: int | None, seats: int) -> int:
-    """The most tokens of a sweep: no fewer than elsewhere, and room for those that decode beside the prompts."""
-    return SWEEP_TOKENS if beside is None else max(SWEEP_TOKENS, beside + seats)
+def sweep_tokens_for(admission: Admission, beside: int | None, seats: int) -> int:
+    """The most tokens of a sweep: no fewer than elsewhere, and room for those that decode beside the prompts.
+
+    In diagonal order somebody always does: a group whose prompts fill a sweep would else take two.
+    """
+    if beside is None:
+        return SWEEP_TOKENS + seats if isinstance(admission, Diagonal) else SWEEP_TOKENS
+    return max(SWEEP_TOKENS, beside + seats)
 
 
 def over_the_link(admission: Admission, beside: int | None) -> Admission:

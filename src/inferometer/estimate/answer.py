@@ -107,9 +107,20 @@ class Estimate:
             dtype=asked.formats.dtype,
             gpus=asked.layout.devices,
         )
-        if asked.workload.generated:
-            return filled
-        return filled.replace(" --decode-length 0", " --forward-only" + " --loss" * asked.workload.loss)
+        if not asked.workload.generated:
+            filled = filled.replace(" --decode-length 0", " --forward-only" + " --loss" * asked.workload.loss)
+        return filled + self._own_settings if filled.startswith("inferometer bench") else filled
+
+    @property
+    def _own_settings(self) -> str:
+        """The request's other settings, as this product's own command takes them."""
+        asked = self.request
+        named = {
+            "quantize": asked.quantize, "kv-dtype": asked.formats.kv_dtype, "offload": asked.offload.name, "admission": asked.order,
+            "group-size": asked.order and asked.workload.group, "num-groups": asked.num_groups,
+            "tensor-parallel": asked.formats.shards if asked.formats.shards > 1 else None,
+        }  # fmt: skip
+        return "".join(f" --{name} {value}" for name, value in named.items() if value is not None)
 
     @property
     def peak_memory_bytes(self) -> int:

@@ -110,6 +110,12 @@ def memory_of(request: Request) -> Memory:
     asked = request.workload
     if request.num_groups is not None and asked.group is not None:
         asked = replace(asked, batch=min(asked.batch, request.num_groups * asked.group))
+    if asked.group is not None and not request.stack.groups_apart:
+        # One batch of all groups: in zigzag order also of their prompts, in diagonal order of one group's a sweep. Where weights come in
+        # with every sweep so many enter together that there is little between the two.
+        one_by_one = request.order == "diagonal" and not request.offload.weights
+        staggered = -(-asked.batch // asked.group) if one_by_one else None
+        asked = replace(asked, staggered=staggered, group=asked.group if one_by_one or request.order == "row" else None)
     return memory(request.spec, request.formats, request.stack, asked, cpu=is_cpu(request.device), layout=request.layout)
 
 

@@ -35,7 +35,8 @@ _FREED_SHARE = 7 / 16
 class Workload:
     """A batch of `batch` sequences of `length` tokens, each continued by `generated` tokens (0: a forward alone).
 
-    group: sequences that pass through a layer together, where that is not the whole batch. unfilled: the share of the generated tokens
+    group: sequences that pass through a layer together, where that is not the whole batch. staggered: groups of that size each of which is
+    a token behind the group before it, None where all of the batch are equally far. unfilled: the share of the generated tokens
     that the cache has not got when the run is stopped. streamed: the share of the layers' weights that is elsewhere until it is needed.
     hosted: the same of the cache.
     """
@@ -45,6 +46,7 @@ class Workload:
     generated: int = 0
     loss: bool = False
     group: int | None = None
+    staggered: int | None = None
     unfilled: float = 0.0
     streamed: float = 0.0
     hosted: float = 0.0
@@ -60,6 +62,14 @@ class Workload:
         if page_size is None:
             return self.length + round(self.generated * (1.0 - self.unfilled))
         return -(-(self.length + self.generated - 1) // page_size) * page_size
+
+    def held_tokens(self, page_size: int | None, sweep_tokens: int | None) -> int:
+        """Tokens of all caches at the moment when they are the most."""
+        if self.staggered is None or not self.generated or page_size is None:
+            return self.holding(sweep_tokens) * self.tokens_each(page_size)
+        # Consecutive ages; those of the oldest groups, which are about to end, are the most.
+        oldest = range(max(0, self.generated - self.staggered), self.generated)
+        return self.together * sum(-(-(self.length + age) // page_size) * page_size for age in oldest)
 
     def holding(self, sweep_tokens: int | None) -> int:
         """Sequences whose cache is held at once: with one token each, those of a sweep of at most so many tokens, who end with it."""
@@ -163,7 +173,7 @@ def rounding_bytes(spec: ModelSpec, formats: Formats) -> int:
 def kv_bytes(spec: ModelSpec, formats: Formats, stack: Stack, workload: Workload, layout: Layout | None = None) -> int:
     """The KV cache at its largest. Layers that look back at a window keep no more than that."""
     sequences, each = workload.holding(stack.sweep_tokens), kv_bytes_per_token(spec, formats)
-    tokens = sequences * workload.tokens_each(stack.page_size)
+    tokens = workload.held_tokens(stack.page_size, stack.sweep_tokens)
     kv = tokens * each
     if formats.kv_dtype in NARROW_KV_DTYPES and stack.page_size is not None:
         kv += tokens // stack.page_size * kv_scale_bytes_per_page(spec, formats.shards)
@@ -183,6 +193,8 @@ def activation_bytes(spec: ModelSpec, formats: Formats, stack: Stack, workload: 
     if workload.generated and stack.sweep_tokens is not None:
         # Every sequence decodes in one pass, however many there are.
         tokens = min(tokens, max(stack.sweep_tokens, workload.batch))
+    if workload.staggered is not None:
+        tokens += workload.batch - workload.together  # those that decode beside the prompts
     # Kernels over pages read grouped keys where they are; a pass without a cache has no pages.
     repeats = stack.repeats_keys or (stack.cache == "pages" and not workload.generated)
     layer = tokens * max(_live_widths(spec, formats, repeats, stack, cpu=cpu)) * item

@@ -31,6 +31,8 @@ _VECTOR_SHARE = 0.5
 _DECOMPOSED = "bitsandbytes"
 # What ranks tell each other of a row whose likeliest token is wanted: its score, the token and the sum that makes it a probability.
 _PEAK_BYTES = 12
+# Norms of the residual stream, behind sums over devices.
+_SUMMED = ("attention_norm", "feed_forward_norm", "final_norm")
 # How sharply the slower of host and device decides: they wait for each other a little where they are alike.
 _HOST_OVERLAP = 6.0
 
@@ -246,6 +248,8 @@ class Pricing:
         if op.kind == "loss":
             item = self.formats.item_bytes
             return _LOSS_PASSES * loss_item_bytes(self.stack, self.spec, item) / (2 * item)
+        if op.kind == "norm" and op.name in _SUMMED and self._peers:
+            return 0.0  # the time of a sum holds its norm
         if op.kind == "norm" and self.spec.norm == "rms":
             return self.stack.rms_passes
         if op.kind == "activation" and self.stack.writes_activated(self.spec):

@@ -7,6 +7,7 @@ from typing import Any
 from inferometer.kernels.arrivals import last_to_arrive
 from inferometer.kernels.decode_newest import newest_of, newest_place, put_newest, turn
 from inferometer.kernels.decode_parts import combined, combined_group
+from inferometer.kernels.kv_scaled import scales_of, widened
 from inferometer.kernels.prefetch import prefetch
 from inferometer.kernels.support import constexpr, kernel, tl
 
@@ -40,11 +41,13 @@ def span_of(context: Any, parts: Any, block: constexpr, least: constexpr) -> Any
 
 @kernel("seats", "contexts", "table_row", "key", "value", "key_row", "value_row")
 def attend_alone(
-    query: Any, keys: Any, values: Any, table: Any, seats: Any, contexts: Any, slopes: Any, out: Any, partial: Any, weight: Any,
-    arrived: Any, key: Any, value: Any, cos: Any, sin: Any, query_row: Any, query_head: Any, table_row: Any, key_row: Any, key_head: Any,
+    query: Any, keys: Any, values: Any, key_scales: Any, value_scales: Any, table: Any, seats: Any, contexts: Any, slopes: Any, out: Any,
+    partial: Any, weight: Any, arrived: Any, key: Any, value: Any, cos: Any, sin: Any, query_row: Any, query_head: Any, table_row: Any,
+    key_row: Any, key_head: Any,
     value_row: Any, value_head: Any, scale: Any, heads: constexpr, kv_heads: constexpr, head_size: constexpr, width: constexpr,
     members: constexpr, page_size: constexpr, block: constexpr, stages: constexpr, least: constexpr, whole: constexpr, biased: constexpr,
-    fresh: constexpr, turned: constexpr, ahead: constexpr, most: constexpr, wide: constexpr, early: constexpr,
+    fresh: constexpr, turned: constexpr, ahead: constexpr, most: constexpr, wide: constexpr, kind: constexpr, assembled: constexpr,
+    early: constexpr,
 ) -> None:  # fmt: skip
     """One query head with keys of its own. Every key of the block has its own running maximum and sums until the end, so that
     nothing in the loop waits for another warp.
@@ -84,6 +87,8 @@ def attend_alone(
             real = real & (d < head_size)[None, :]
         k = tl.load(keys + at, mask=real, other=0)
         v = tl.load(values + at, mask=real, other=0)
+        key_scale = scales_of(key_scales, page, head, position < stop, kv_heads, kind)
+        value_scale = scales_of(value_scales, page, head, position < stop, kv_heads, kind)
         page = tl.load(entries + (position + block) // page_size, mask=position + block < stop, other=0)
     if early:
         if ahead:
@@ -105,17 +110,21 @@ def attend_alone(
     sums = tl.zeros([block, width], tl.float32)
     first = start
     if ahead:
-        score = tl.sum(q[None, :] * k.to(tl.float32), 1)
+        score = tl.sum(q[None, :] * widened(k, kind, assembled), 1) * key_scale
         if biased:
             score += slope * (position - context + 1).to(tl.float32)
         best = tl.where(position < stop, score, -1.0e38)
         total = tl.where(position < stop, 1.0, 0.0)
-        sums = v.to(tl.float32)
+        sums = widened(v, kind, assembled)
+        if kind is not None:
+            sums = sums * value_scale[:, None]
         first = start + block
     for base in tl.range(first, stop, block, num_stages=stages):
         position = base + lane
         seen = position < stop
         place = page.to(tl.int64) * page_size + position % page_size
+        key_scale = scales_of(key_scales, page, head, seen, kv_heads, kind)
+        value_scale = scales_of(value_scales, page, head, seen, kv_heads, kind)
         # The next iteration's pages come while this one's keys do.
         page = tl.load(entries + (position + block) // page_size, mask=position + block < stop, other=0)
         at = (place * (kv_heads * head_size) + head * head_size)[:, None] + d[None, :]
@@ -124,7 +133,7 @@ def attend_alone(
             real = real & (d < head_size)[None, :]
         k = tl.load(keys + at, mask=real, other=0)
         v = tl.load(values + at, mask=real, other=0)
-        score = tl.sum(q[None, :] * k.to(tl.float32), 1)
+        score = tl.sum(q[None, :] * widened(k, kind, assembled), 1) * key_scale
         if biased:
             score += slope * (position - context + 1).to(tl.float32)
         score = tl.where(seen, score, float("-inf"))
@@ -132,7 +141,7 @@ def attend_alone(
         shrink = tl.exp2(best - higher)
         p = tl.exp2(score - higher)
         total = total * shrink + p
-        sums = sums * shrink[:, None] + p[:, None] * v.to(tl.float32)
+        sums = sums * shrink[:, None] + (p * value_scale)[:, None] * widened(v, kind, assembled)
         best = higher
 
     highest = tl.max(best, 0)
@@ -172,11 +181,13 @@ def attend_alone(
 
 @kernel("seats", "contexts", "table_row", "key", "value", "key_row", "value_row")
 def attend_group(
-    query: Any, keys: Any, values: Any, table: Any, seats: Any, contexts: Any, slopes: Any, out: Any, partial: Any, weight: Any,
-    arrived: Any, key: Any, value: Any, cos: Any, sin: Any, query_row: Any, query_head: Any, table_row: Any, key_row: Any, key_head: Any,
+    query: Any, keys: Any, values: Any, key_scales: Any, value_scales: Any, table: Any, seats: Any, contexts: Any, slopes: Any, out: Any,
+    partial: Any, weight: Any, arrived: Any, key: Any, value: Any, cos: Any, sin: Any, query_row: Any, query_head: Any, table_row: Any,
+    key_row: Any, key_head: Any,
     value_row: Any, value_head: Any, scale: Any, heads: constexpr, kv_heads: constexpr, head_size: constexpr, width: constexpr,
     members: constexpr, page_size: constexpr, block: constexpr, stages: constexpr, least: constexpr, whole: constexpr, biased: constexpr,
-    fresh: constexpr, turned: constexpr, ahead: constexpr, most: constexpr, wide: constexpr, early: constexpr,
+    fresh: constexpr, turned: constexpr, ahead: constexpr, most: constexpr, wide: constexpr, kind: constexpr, assembled: constexpr,
+    early: constexpr,
 ) -> None:  # fmt: skip
     """Query heads that share a key head, `members` of them, padded to the rows of a matrix product."""
     group: tl.constexpr = heads // kv_heads
@@ -233,6 +244,8 @@ def attend_group(
         position = base + lane
         seen = position < stop
         place = page.to(tl.int64) * page_size + position % page_size
+        key_scale = scales_of(key_scales, page, kv_head, seen, kv_heads, kind)
+        value_scale = scales_of(value_scales, page, kv_head, seen, kv_heads, kind)
         # The next iteration's pages come while this one's keys do.
         page = tl.load(entries + (position + block) // page_size, mask=position + block < stop, other=0)
         at = (place * (kv_heads * head_size) + kv_head * head_size)[:, None] + d[None, :]
@@ -241,10 +254,14 @@ def attend_group(
             real = real & (d < head_size)[None, :]
         k = tl.load(keys + at, mask=real, other=0)
         v = tl.load(values + at, mask=real, other=0)
-        if wide:
-            k = k.to(tl.float32)
-            v = v.to(tl.float32)
+        if kind is not None:
+            # Of 8 bits nothing is lost in 16.
+            k, v = widened(k, kind, assembled).to(q.dtype), widened(v, kind, assembled).to(q.dtype)
+        elif wide:
+            k, v = k.to(tl.float32), v.to(tl.float32)
         score = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+        if kind is not None:
+            score = score * key_scale[None, :]
         if biased:
             score += slope[:, None] * (position - context + 1).to(tl.float32)[None, :]
         score = tl.where(seen[None, :], score, float("-inf"))
@@ -252,6 +269,8 @@ def attend_group(
         shrink = tl.exp2(best - higher)
         p = tl.exp2(score - higher[:, None])
         total = total * shrink + tl.sum(p, 1)
+        if kind is not None:
+            p = p * value_scale[None, :]
         sums = tl.dot(p.to(v.dtype), v, sums * shrink[:, None], input_precision="ieee")
         best = higher
 

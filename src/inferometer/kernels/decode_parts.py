@@ -53,3 +53,28 @@ def combined_group(
         real = real_head[:, None] & (d < head_size)[None, :]
         sums += share[:, None] * tl.load(partial + at[:, None] * head_size + d[None, :], mask=real, other=0, cache_modifier=".cg")
     return sums / tl.where(whole > 0, whole, 1.0)[:, None]
+
+
+@kernel()
+def joined_row(
+    partial: Any, mass: Any, context: Any, parts: constexpr, keys: constexpr, heads: constexpr, head_size: constexpr,
+) -> Any:  # fmt: skip
+    """The row (heads * head_size,) that parts of `keys` keys belong to, rounded as they are. All sizes but `parts` are powers of two."""
+    head = tl.arange(0, heads)[:, None]
+    d = tl.arange(0, head_size)[None, :]
+    best = tl.full([heads, 1], -1.0e38, tl.float32)
+    total = tl.zeros([heads, 1], tl.float32)
+    row = tl.zeros([heads, head_size], tl.float32)
+    # Nothing here waits for another thread, so that all loads are under way at once.
+    for part in tl.static_range(parts):
+        seen = part * keys < context
+        own = tl.load(mass + part * heads + head, mask=seen & (head >= 0), other=float("-inf"))
+        mean = tl.load(partial + (part * heads + head) * head_size + d, mask=seen & (head >= 0) & (d >= 0), other=0)
+        higher = tl.maximum(best, own)
+        shrink = tl.exp2(best - higher)
+        share = tl.exp2(own - higher)
+        total = total * shrink + share
+        row = row * shrink + share * mean.to(tl.float32)
+        best = higher
+    row = row / tl.where(total > 0, total, 1.0)
+    return tl.reshape(row, [heads * head_size]).to(partial.dtype.element_ty)

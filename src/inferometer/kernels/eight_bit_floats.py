@@ -43,3 +43,16 @@ def dot_floats(word: Any, a: Any, b: Any, c: Any, d: Any, total: Any, assembled:
 def wide_float(word: Any) -> Any:
     """float32 of the e4m3 number in a word's highest byte: the bits put in place, the exponent made up for by the factor."""
     return (word >> 4 & -2014314496).to(tl.float32, bitcast=True) * 1.329227995784916e36
+
+
+@kernel()
+def float_bits(value: Any) -> Any:
+    """int32, the byte of the e4m3 number nearest to a float32 of at most 448, of two equally near ones the even one; NaN for NaN."""
+    bits = value.to(tl.int32, bitcast=True)
+    size = bits & 0x7FFFFFFF
+    # Three bits of mantissa are left, and 120 less of exponent.
+    normal = ((size + 0x7FFFF + ((size >> 20) & 1)) >> 20) - 960
+    # Below 2^-6 numbers are multiples of 2^-9: added to 1.5 * 2^14 one is rounded to a multiple, which is the sum's lowest bits.
+    small = (size.to(tl.float32, bitcast=True) + 24576.0).to(tl.int32, bitcast=True) & 15
+    number = tl.where(size < 0x3C800000, small, tl.where(size > 0x7F800000, 127, normal))
+    return number | ((bits >> 24) & 128)

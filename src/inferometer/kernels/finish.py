@@ -31,11 +31,24 @@ def finish(
     value: Any, bias: Any, residual: Any, real: Any, activation: constexpr, biased: constexpr, added: constexpr, dtype: constexpr,
 ) -> Any:  # fmt: skip
     """What follows the product, rounded after each step as separate operations would. bias, residual: addresses like `value`."""
+    shift, beside = value, value
     if biased:
-        value += tl.load(bias, mask=real, other=0).to(tl.float32)
+        shift = tl.load(bias, mask=real, other=0)
+    if added:
+        beside = tl.load(residual, mask=real, other=0)
+    return finished(value, shift, beside, activation, biased, added, dtype)
+
+
+@kernel()
+def finished(
+    value: Any, bias: Any, residual: Any, activation: constexpr, biased: constexpr, added: constexpr, dtype: constexpr,
+) -> Any:  # fmt: skip
+    """As `finish`, of numbers that have been loaded."""
+    if biased:
+        value += bias.to(tl.float32)
     value = value.to(dtype)
     if activation is not None:
         value = activate(value.to(tl.float32), activation, dtype).to(dtype)
     if added:
-        value = (tl.load(residual, mask=real, other=0).to(tl.float32) + value.to(tl.float32)).to(dtype)
+        value = (residual.to(tl.float32) + value.to(tl.float32)).to(dtype)
     return value

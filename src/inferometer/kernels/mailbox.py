@@ -16,6 +16,8 @@ ABSENT: Final = -1
 """A word that has not come. As numbers it would be NaNs only: where a sender has such a word, it sends other NaNs."""
 PROGRAMS: Final = 128
 """The most programs of a launch. All of them have to run at once, since each waits for others: as many as any GPU of today holds."""
+ROOM_WORDS: Final = 4096
+"""Of a program, for sums: 32 KiB, the widest row of a model in 16 bits; 4 MiB of all programs."""
 LANE_WORDS: Final = 2
 """Words that a thread reads at once: 16 bytes."""
 SLOTS: Final = 2

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from inferometer.kernels.support import constexpr, early, kernel, power_of_two, tl, usable, wait_for_inputs
+from inferometer.kernels.support import constexpr, early, kernel, power_of_two, tl, usable
 from inferometer.model.spec import NormKind
 
 WIDEST = 16384
@@ -93,19 +93,21 @@ def _norm(
     added: constexpr, weighted: constexpr, biased: constexpr, early: constexpr,
 ) -> None:  # fmt: skip
     """One row."""
-    wait_for_inputs(early)
+    if early:
+        tl.extra.cuda.gdc_launch_dependents()
     i = tl.arange(0, width)
     real = i < hidden
-    at = tl.program_id(0).to(tl.int64) * hidden + i
-    value = tl.load(x + at, mask=real, other=0).to(tl.float32)
-    # All loads are under way before the first sum waits for one.
-    if added:
-        step = tl.load(delta + at, mask=real, other=0).to(tl.float32)
+    # The launch ahead writes no weights: they are on their way while it ends.
     if weighted:
         factor = tl.load(weight + i, mask=real, other=0).to(tl.float32)
     if biased:
         shift = tl.load(bias + i, mask=real, other=0).to(tl.float32)
+    if early:
+        tl.extra.cuda.gdc_wait()
+    at = tl.program_id(0).to(tl.int64) * hidden + i
+    value = tl.load(x + at, mask=real, other=0).to(tl.float32)
     if added:
+        step = tl.load(delta + at, mask=real, other=0).to(tl.float32)
         total = (value + step).to(x.dtype.element_ty)
         tl.store(x + at, total, mask=real)
         value = total.to(tl.float32)

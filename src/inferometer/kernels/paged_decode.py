@@ -12,10 +12,11 @@ from torch.nn import functional
 
 from inferometer.kernels.arrivals import MOST_ARRIVALS, arrivals
 from inferometer.kernels.decode_kernels import attend_alone, attend_group
-from inferometer.kernels.decode_launch import AHEAD, ALONE, GROUPED, RESIDENT, Cut, cut
+from inferometer.kernels.decode_launch import AHEAD, ALONE, ALONE_NARROW, GROUPED, RESIDENT, Cut, cut
+from inferometer.kernels.kv_scaled import PageScales, bytes_of, kind_of, wide_rows
 from inferometer.kernels.kv_write import kv_write_torch
 from inferometer.kernels.rotary_write import rotate
-from inferometer.kernels.support import Tiles, capability, early, look_up, power_of_two, processors, usable, wide
+from inferometer.kernels.support import FP8_CONVERSION, Tiles, capability, early, look_up, power_of_two, processors, usable, wide
 
 LOG2_E = math.log2(math.e)
 
@@ -47,24 +48,29 @@ def paged_decode(
     longest: int,
     slopes: Tensor | None = None,
     fresh: Fresh | None = None,
+    scales: PageScales | None = None,
 ) -> Tensor:
     """Softmax(scale * query . keys + bias) . values for every row, over the `contexts[row]` positions of its sequence.
 
     query: (rows, heads, head_size), the last dimension contiguous. keys, values: (places, kv_heads, head_size), contiguous, of the
-    same dtype; position p of the sequence in seat s is at place table[s, p // page_size] * page_size + p % page_size.
+    same dtype or with scales; position p of the sequence in seat s is at place table[s, p // page_size] * page_size + p % page_size.
     table: int32 (seats, stride). seats, contexts: int32 (rows,); a context counts the token that asks, and 0 marks a padding row,
     whose result is zeros. longest: no context is above it, in no replay either if the call is captured in a graph; it decides
     into how many parts contexts are split. slopes: float32 (heads,), adds slope * (key position - query position).
     fresh: keys and values of the rows' own tokens, which go to their pages first; None if they are there.
+    scales: of keys and values in 8 bits, int8 or float8_e4m3fn, which the rows' own tokens have gone to already.
     Returns (rows, heads, head_size), contiguous.
 
     Moves 2 * sum(contexts) * kv_heads * head_size elements of keys and values, and 2 * rows * heads * head_size of queries and results.
     """
     if usable(query.device):
         return paged_decode_triton(
-            query, keys, values, table, seats, contexts, page_size=page_size, scale=scale, longest=longest, slopes=slopes, fresh=fresh
-        )
-    return paged_decode_torch(query, keys, values, table, seats, contexts, page_size=page_size, scale=scale, slopes=slopes, fresh=fresh)
+            query, keys, values, table, seats, contexts, page_size=page_size, scale=scale, longest=longest, slopes=slopes, fresh=fresh,
+            scales=scales,
+        )  # fmt: skip
+    return paged_decode_torch(
+        query, keys, values, table, seats, contexts, page_size=page_size, scale=scale, slopes=slopes, fresh=fresh, scales=scales
+    )
 
 
 def paged_decode_torch(
@@ -79,8 +85,10 @@ def paged_decode_torch(
     scale: float,
     slopes: Tensor | None = None,
     fresh: Fresh | None = None,
+    scales: PageScales | None = None,
 ) -> Tensor:
     """The reference: every row's keys and values copied side by side, padded to the longest."""
+    assert fresh is None or scales is None
     if fresh is not None:
         query = _write_fresh(query, fresh, keys, values, table, seats, contexts, page_size)
     (rows, heads, head_size), kv_heads = query.shape, keys.shape[1]
@@ -90,7 +98,9 @@ def paged_decode_torch(
     places = table[seats.long()[:, None], torch.where(seen, position // page_size, 0)].long() * page_size + position % page_size
     # What lies in unused places may be no number, and 0 times that is no number either: the first key stands in for them.
     places = torch.where(seen, places, torch.where(seen[:, :1], places[:, :1], 0)).flatten()
-    k, v = (held.index_select(0, places).view(rows, longest, kv_heads, head_size).transpose(1, 2) for held in (keys, values))
+    both = ((keys, None), (values, None)) if scales is None else ((keys, scales.keys), (values, scales.values))
+    wide_heads = (wide_rows(held, scale_of, places, page_size, query.dtype) for held, scale_of in both)
+    k, v = (held.view(rows, longest, kv_heads, head_size).transpose(1, 2) for held in wide_heads)
     mask = None
     if slopes is not None:
         distance = position - contexts[:, None] + 1
@@ -116,10 +126,11 @@ def paged_decode_triton(
     longest: int,
     slopes: Tensor | None = None,
     fresh: Fresh | None = None,
+    scales: PageScales | None = None,
     tiling: Tiles | None = None,
     cutting: Cut | None = None,
 ) -> Tensor:
-    """The kernels. tiling, cutting: instead of what the tables and `cut` say."""
+    """The kernels. tiling, cutting: instead of what the tables and `cut` say. No fresh keys beside scales."""
     (rows, heads, head_size), kv_heads = query.shape, keys.shape[1]
     out = torch.empty((rows, heads, head_size), dtype=query.dtype, device=query.device)
     if rows == 0:
@@ -127,8 +138,14 @@ def paged_decode_triton(
     assert keys.is_contiguous()
     assert values.is_contiguous()
     assert query.stride(2) == table.stride(1) == 1
+    kind = kind_of(keys)
+    assert (kind is None) == (scales is None)
+    assert fresh is None or scales is None
     group = heads // kv_heads
-    chosen = tiling or look_up(ALONE if group == 1 else GROUPED, capability(query.device), head_size * query.element_size())
+    table_of_launches = (ALONE if kind is None else ALONE_NARROW) if group == 1 else GROUPED
+    # Grouped heads are widened to the query's type, and take its room.
+    held_bytes = query.element_size() if kind is None or group > 1 else 1
+    chosen = tiling or look_up(table_of_launches, capability(query.device), head_size * held_bytes)
     members = 1 if group == 1 else min(chosen.queries, power_of_two(max(16, group)))
     programs = kv_heads * -(-group // members)
     split = cutting or cut(rows * programs, longest, processors(query.device))
@@ -158,12 +175,13 @@ def paged_decode_triton(
         # Beside a product's programs, which take three quarters of a processor's registers, or RESIDENT of its own kind.
         early_options |= {"maxnreg": 65536 // RESIDENT // (32 * chosen.warps)}
     (attend_alone if group == 1 else attend_group).launch(
-        (programs, rows, parts), query, keys, values, table, seats, contexts, query if slopes is None else slopes, out, partial, weight,
+        (programs, rows, parts), query, bytes_of(keys), bytes_of(values), query if scales is None else scales.keys,
+        query if scales is None else scales.values, table, seats, contexts, query if slopes is None else slopes, out, partial, weight,
         arrived, key, value, cos, sin, query.stride(0), query.stride(1), table.stride(0), key_row, key_head, value_row, value_head,
         scale * LOG2_E, heads=heads, kv_heads=kv_heads, head_size=head_size, width=width, members=members, page_size=page_size,
         block=chosen.block, stages=chosen.stages, least=split.least, whole=parts == 1, biased=slopes is not None, fresh=fresh is not None,
-        turned=turned, ahead=ahead, most=power_of_two(parts), wide=wide(query.dtype, query.device), num_warps=chosen.warps,
-        num_stages=chosen.stages, **early_options,
+        turned=turned, ahead=ahead, most=power_of_two(parts), wide=wide(query.dtype, query.device), kind=kind,
+        assembled=capability(query.device) >= FP8_CONVERSION, num_warps=chosen.warps, num_stages=chosen.stages, **early_options,
     )  # fmt: skip
     return out
 

@@ -8,14 +8,17 @@ import torch
 from torch import Tensor
 
 from inferometer.kernels.eight_bit_matmul import eight_bit_matmul
+from inferometer.kernels.finish import finish_torch
 from inferometer.kernels.quant_launch import quant_tiling
 from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.kernels.rounded_rows import round_rows
 from inferometer.kernels.skinny_choice import DTYPES, Launches, bucket
-from inferometer.kernels.skinny_launch import Tiling
+from inferometer.kernels.skinny_launch import MOST_ROWS, Tiling
 from inferometer.kernels.support import capability, usable
 from inferometer.model.spec import Activation
 
+SCALED_OUTPUT = torch.bfloat16
+"""The one type that torch's product of e4m3 numbers with a scale for each row gives."""
 MOST_QUANT_ROWS = 64
 """Beyond them the weight is no longer what matters. Widened as a whole first it would be moved five to nine times; up to the last of
 BUCKETS tuning decides between the two."""
@@ -45,6 +48,9 @@ def quant_launch_for(x: Tensor, weight: QuantWeight, launches: Launches) -> Tili
         return None
     if x.stride(1) != 1:
         return None
+    if x.shape[0] > MOST_ROWS and multiplies(weight.activations, x.device):
+        # Both sides in eight bits took 22 us where the launches here took 46 (64 rows, 16384 x 4096 in e4m3, H200).
+        return None
     key = bucket(x.shape[0])
     if key in launches:
         return launches[key]
@@ -64,10 +70,17 @@ def quant_many(
 ) -> Tensor:
     """activation(x weight^T + bias) + residual of many rows, with both sides in eight bits. Only where that `multiplies`.
 
-    x: (rows, inputs), rounded row by row as the weight's `activations` say; residual: (rows, outputs). Returns (rows, outputs).
+    x: (rows, inputs), rounded row by row as the weight's `activations` say; residual: (rows, outputs). Returns (rows, outputs). Products of
+    e4m3 are the matrix library's where it takes such, of numbers of 16 inputs and outputs, with sums as `eight_bit_matmul` has them.
     """
     assert weight.activations != "wide"
     if weight.order is not None:
         x = x.index_select(1, weight.order)
     levels, scale = round_rows(x, weight.activations)
+    if weight.activations == "fp8" and x.dtype == SCALED_OUTPUT and all(size % 16 == 0 for size in weight.shape):
+        # Faster than the kernel here wherever both were measured (H200, torch 2.11: 1.49 against 1.94 ms for 16384 x 4096 x 16384).
+        out = torch._scaled_mm(
+            levels, weight.data.t(), scale[:, None], weight.scale[None, :], bias=bias, out_dtype=x.dtype, use_fast_accum=True
+        )
+        return finish_torch(out, activation, residual)
     return eight_bit_matmul(levels, scale, weight, x.dtype, bias, activation=activation, residual=residual)

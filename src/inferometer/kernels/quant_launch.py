@@ -8,28 +8,44 @@ import torch
 
 from inferometer.kernels.quant_weight import Kind, QuantWeight
 from inferometer.kernels.skinny_launch import MOST_ROWS, Tiling
-from inferometer.kernels.support import power_of_two
+from inferometer.kernels.support import capability, power_of_two
 
 WORD_INPUTS: dict[Kind, int] = {"int8": 4, "int4": 8, "fp8": 4}
 """Inputs of a word of 32 bits."""
 ROW_REGISTERS = 64
 """Of a thread, for all rows."""
-WHOLE: dict[int, tuple[tuple[int, int, int], ...]] = {
-    1: ((8, 2, 32), (4, 4, 32), (16, 1, 32), (8, 2, 16), (4, 5, 16)),
-    2: ((8, 2, 16), (4, 4, 16), (16, 1, 16)),
-    4: ((8, 2, 16), (4, 3, 16), (16, 1, 16)),
+WHOLE: dict[int, tuple[tuple[int, int, int, int], ...]] = {
+    1: ((4, 3, 32, 0), (8, 2, 32, 0), (4, 4, 32, 0), (8, 2, 16, 0), (4, 4, 32, 1), (8, 2, 16, 1)),
+    2: ((8, 2, 16, 1), (4, 4, 16, 1), (16, 1, 16, 1)),
+    4: ((8, 2, 16, 1), (4, 3, 16, 1), (16, 1, 16, 1)),
 }
-"""By rows: (warps, programs a processor, words of a tile that a thread holds), each a launch."""
-FEW: tuple[tuple[int, int, int, int], ...] = ((128, 8, 5, 2), (128, 4, 5, 2), (64, 4, 5, 3), (64, 4, 4, 4), (128, 8, 4, 3))
+"""By rows: (warps, programs a processor, words of a tile that a thread holds, tiles fetched ahead), each a launch. To fetch nothing ahead
+is faster, and so is room for the next launch's first programs: int8 at one row took 17.5 us with (4, 3, 32, 0), 19.8 with (4, 4, 32, 1)
+and 23.9 with four tiles ahead (16384 x 4096, H200)."""
+WHOLE_NIBBLES: dict[int, tuple[tuple[int, int, int, int], ...]] = WHOLE | {
+    1: ((8, 2, 16, 0), (4, 4, 32, 0), (8, 2, 32, 0), (4, 4, 32, 1), (8, 2, 16, 1)),
+}
+"""The same for int4."""
+FEW: tuple[tuple[int, int, int, int], ...] = (
+    (64, 2, 5, 4), (128, 4, 5, 2), (128, 4, 3, 4),
+)  # fmt: skip
 """Of more rows: (outputs, warps, stages, programs a processor). No more programs than have room: a second round would be half empty."""
 FEW_NIBBLES: tuple[tuple[int, int, int, int], ...] = (
-    (128, 8, 4, 3), (128, 8, 4, 2), (128, 4, 4, 3), (64, 4, 4, 3), (64, 4, 3, 4), (128, 4, 3, 4),
+    (64, 4, 3, 4), (64, 2, 3, 4), (128, 4, 3, 4),
 )  # fmt: skip
 """The same for int4."""
-MORE: tuple[tuple[int, int, int, int], ...] = ((128, 8, 3, 2), (128, 4, 4, 2))
+MORE: tuple[tuple[int, int, int, int], ...] = ((128, 8, 3, 2), (128, 4, 3, 2), (256, 8, 3, 1), (64, 4, 3, 3))
 """Of more than 32 rows, whose sums take most registers."""
+BYTES: tuple[tuple[int, int, int, int, int], ...] = (
+    (128, 256, 8, 3, 1), (128, 128, 4, 4, 2), (64, 256, 4, 4, 1), (128, 256, 4, 3, 1), (64, 128, 4, 4, 4),
+)  # fmt: skip
+"""Of 5 to 32 rows in bytes: (outputs, inputs an iteration, warps, stages, programs a processor). Not of int4, whose nibbles would be bytes
+in registers first: that took 38 us where FEW_NIBBLES took 24 (16 rows, 16384 x 4096, H200)."""
+IN_BYTES = (9, 0), (10, 0)
+"""Capabilities from the first on and before the second have matrix instructions that read bytes where they were copied to."""
 SPAN_WORDS = 16
-"""Words of a row that four threads read at a time. The inputs of an iteration are two spans: a cache line of each row."""
+"""Words of a row that four threads read at a time. The inputs of an iteration are two spans: a cache line of each row. Many rows of
+int4's two spans would leave no room."""
 
 
 def words_possible(weight: QuantWeight) -> bool:
@@ -44,10 +60,19 @@ def quant_candidates(rows: int, weight: QuantWeight) -> tuple[Tiling, ...]:
         return ()
     padded = power_of_two(rows)
     launches = list(_wholes(padded, weight)) if padded in WHOLE else []
-    block = 2 * SPAN_WORDS * WORD_INPUTS[weight.kind]
+    block = (1 if weight.kind == "int4" and padded > MOST_ROWS else 2) * SPAN_WORDS * WORD_INPUTS[weight.kind]
     table = MORE if padded > MOST_ROWS else FEW_NIBBLES if weight.kind == "int4" else FEW
     few = [Tiling(outputs, block, warps, stages, programs, early=True) for outputs, warps, stages, programs in table]
-    return tuple(dict.fromkeys((*launches, *few)))
+    in_bytes = _in_bytes(weight) if padded <= MOST_ROWS and IN_BYTES[0] <= capability(weight.device) < IN_BYTES[1] else ()
+    return tuple(dict.fromkeys((*launches, *in_bytes, *few)))
+
+
+def _in_bytes(weight: QuantWeight) -> tuple[Tiling, ...]:
+    if weight.kind == "int4":
+        return ()
+    return tuple(
+        Tiling(outputs, block, warps, stages, programs, early=True, in_bytes=True) for outputs, block, warps, stages, programs in BYTES
+    )
 
 
 def quant_tiling(rows: int, weight: QuantWeight) -> Tiling | None:
@@ -59,11 +84,11 @@ def _wholes(rows: int, weight: QuantWeight) -> Iterator[Tiling]:
     """A program holds its rows in registers: two bytes an input, or four for fp8, in as many warps as a row of the weight takes."""
     each = WORD_INPUTS[weight.kind]
     width = power_of_two(-(-weight.inputs // each))
-    for warps, programs, held in WHOLE[rows]:
+    for warps, programs, held, ahead in (WHOLE_NIBBLES if weight.kind == "int4" else WHOLE)[rows]:
         inputs = width * each // (32 * min(warps, max(1, width // 128)))
         if rows * inputs * (4 if weight.kind == "fp8" else 2) // 4 <= ROW_REGISTERS:
             tile = min(64, max(1, held * 32 * warps // width))
-            yield Tiling(tile, width * each, warps, 1, programs, early=True, whole=True)
+            yield Tiling(tile, width * each, warps, 1 + ahead, programs, early=True, whole=True)
 
 
 def words_of(weight: QuantWeight) -> torch.Tensor:

@@ -11,16 +11,14 @@ from torch.nn import functional
 from inferometer.kernels.arrivals import MOST_ARRIVALS, arrivals
 from inferometer.kernels.finish import finish_torch
 from inferometer.kernels.norm import NormWeights
+from inferometer.kernels.quant_bytes import quant_bytes_product
 from inferometer.kernels.quant_few import quant_few_product
 from inferometer.kernels.quant_launch import WORD_INPUTS, quant_tiling, words_of
 from inferometer.kernels.quant_rows import quant_rows_product
 from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.kernels.skinny_launch import Tiling, members
-from inferometer.kernels.support import capability, power_of_two, processors, wide
+from inferometer.kernels.support import FP8_CONVERSION, capability, power_of_two, processors, wide
 from inferometer.model.spec import Activation
-
-FP8_CONVERSION = (8, 9)
-"""The lowest compute capability that converts from e4m3 by itself."""
 
 
 def quant_linear_torch(
@@ -107,7 +105,7 @@ def _product(
             0.0 if norm is None else norm.epsilon, rows, outputs, span, x.stride(0), added.stride(0), out.stride(0), inputs=inputs,
             width=chosen.block // WORD_INPUTS[weight.kind], members=power_of_two(rows),
             normed=None if norm is None else norm.kind, weighted=gamma is not None, shifted=beta is not None,
-            assembled=capability(device) >= (FP8_CONVERSION if weight.kind == "fp8" else (6, 1)), **options,
+            assembled=capability(device) >= (FP8_CONVERSION if weight.kind == "fp8" else (6, 1)), stages=chosen.stages, **options,
         )  # fmt: skip
         return
     assert norm is None
@@ -120,10 +118,26 @@ def _product(
     groups = 1 if weight.group is None else weight.scale.shape[1]
     assembled = capability(device) >= (8, 0) and x.dtype != torch.float32
     words = words_of(weight)
+    # So many registers that as many programs as were asked for run on a processor at a time.
+    options |= {"maxnreg": min(255, 65536 // (32 * chosen.warps * max(1, chosen.programs)) // 8 * 8)}
+    if chosen.in_bytes:
+        del options["group"], options["zeroed"]
+        quant_bytes_product.launch(
+            (tiles, parts), x, weight.data, weight.scale, bias, added, out, partial, arrived, rows, outputs, inputs, x.stride(0),
+            added.stride(0), out.stride(0), members=padded, parts=parts, block=chosen.block, stages=chosen.stages,
+            even=inputs % chosen.block == 0, **options | {"assembled": capability(device) >= (9, 0)},
+        )  # fmt: skip
+        return
     # Where rows begin at 16 bytes, four words are read at a time.
     aligned = 4 if words.shape[1] % 4 == 0 else 1
     quant_few_product.launch(
         (tiles, parts), x, words, *common, partial, arrived, rows, outputs, words.shape[1] // aligned, groups, x.stride(0),
         added.stride(0), out.stride(0), members=padded, parts=parts, block=chosen.block // WORD_INPUTS[weight.kind], aligned=aligned,
-        stages=chosen.stages, even=inputs % chosen.block == 0, wide=wide(x.dtype, device), assembled=assembled, **options,
+        warps=chosen.warps, neighbours=2 if _grouped_warps(chosen, device) else 4, stages=chosen.stages,
+        even=inputs % chosen.block == 0, wide=wide(x.dtype, device), assembled=assembled, **options,
     )  # fmt: skip
+
+
+def _grouped_warps(chosen: Tiling, device: torch.device) -> bool:
+    """Whether the compiler takes Hopper's matrix instructions, which four warps give together: those hold their inputs in another way."""
+    return chosen.warps % 4 == 0 and chosen.outputs >= 64 and (9, 0) <= capability(device) < (10, 0)

@@ -18,7 +18,7 @@ def quant_rows_product(
     epsilon: Any, rows: Any, outputs: Any, span: Any, x_row: Any, residual_row: Any, out_row: Any, inputs: constexpr, kind: constexpr,
     group: constexpr, zeroed: constexpr, width: constexpr, members: constexpr, tile: constexpr, normed: constexpr,
     weighted: constexpr, shifted: constexpr, activation: constexpr, biased: constexpr, added: constexpr,
-    assembled: constexpr, early: constexpr,
+    assembled: constexpr, stages: constexpr, early: constexpr,
 ) -> None:  # fmt: skip
     """Each program holds all rows, normed if asked, in fixed point, and takes `span` outputs, a tile at a time.
 
@@ -42,11 +42,13 @@ def quant_rows_product(
     if shifted:
         shift = tl.load(beta + k, mask=real, other=0).to(tl.float32)
     if early:
-        # The kernel before may still write x and the residual, not the weights. What follows the first tile comes into the cache.
+        # The kernel before may still write x and the residual, not the weights. What follows the first tile comes into the
+        # cache.
         across: constexpr = inputs // each
         row_lines: constexpr = (width + 31) // 32
-        ahead = tl.minimum(first + tile + tl.arange(0, tile), stop - 1).to(tl.int64)[:, None] * across
-        prefetch(words + ahead + tl.minimum(tl.arange(0, row_lines) * 32, across - 1)[None, :])
+        for stage in tl.static_range(1, stages):
+            ahead = tl.minimum(first + stage * tile + tl.arange(0, tile), stop - 1).to(tl.int64)[:, None] * across
+            prefetch(words + ahead + tl.minimum(tl.arange(0, row_lines) * 32, across - 1)[None, :])
         tl.extra.cuda.gdc_wait()
     last = rows - 1
     ready0 = ready(whole_row(x, k, real, factor, shift, epsilon, inputs, normed), kind, width, assembled)

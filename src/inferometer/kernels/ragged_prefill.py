@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from inferometer.kernels.kv_scaled import PageScales, bytes_of, kind_of, scales_of, wide_rows, widened
 from inferometer.kernels.ragged_blocks import block_of
-from inferometer.kernels.support import Table, Tiles, capability, constexpr, kernel, look_up, power_of_two, tl, usable, wide
+from inferometer.kernels.support import FP8_CONVERSION, Table, Tiles, capability, constexpr, kernel, look_up, power_of_two, tl, usable, wide
 
 LOG2_E = math.log2(math.e)
 _AMPERE = (
@@ -58,6 +59,7 @@ def ragged_prefill(
     scale: float,
     longest_query: int,
     slopes: Tensor | None = None,
+    scales: PageScales | None = None,
 ) -> Tensor:
     """Softmax(scale * query . keys + bias) . values for every query token, over its own position and those before it.
 
@@ -66,6 +68,7 @@ def ragged_prefill(
     seats: int32 (rows,). starts: int32 (rows + 1,). contexts: int32 (rows,), with the query tokens: query i of q sits at position
     context - q + i. scale is positive. A row of context 0 is padding, as are tokens from starts[rows] on: their results are zeros.
     longest_query: no row has more query tokens. slopes: float32 (heads,), adds slope * (key position - query position).
+    scales: of keys and values in 8 bits, int8 or float8_e4m3fn.
     Returns (tokens, heads, head_size), contiguous.
 
     Moves 2 * sum(contexts) * kv_heads * head_size elements of keys and values once, more often what the L2 cache does not hold
@@ -84,8 +87,11 @@ def ragged_prefill(
             scale=scale,
             longest_query=longest_query,
             slopes=slopes,
+            scales=scales,
         )
-    return ragged_prefill_torch(query, keys, values, table, seats, starts, contexts, page_size=page_size, scale=scale, slopes=slopes)
+    return ragged_prefill_torch(
+        query, keys, values, table, seats, starts, contexts, page_size=page_size, scale=scale, slopes=slopes, scales=scales
+    )
 
 
 def ragged_prefill_torch(
@@ -100,6 +106,7 @@ def ragged_prefill_torch(
     page_size: int,
     scale: float,
     slopes: Tensor | None = None,
+    scales: PageScales | None = None,
 ) -> Tensor:
     """The reference: one row after another, its keys and values copied side by side."""
     kv_heads = keys.shape[1]
@@ -110,7 +117,8 @@ def ragged_prefill_torch(
             continue
         position = torch.arange(context, device=query.device)
         places = table[seat].index_select(0, position // page_size).long() * page_size + position % page_size
-        k, v = (held.index_select(0, places).transpose(0, 1) for held in (keys, values))
+        both = ((keys, None), (values, None)) if scales is None else ((keys, scales.keys), (values, scales.values))
+        k, v = (wide_rows(held, scale_of, places, page_size, query.dtype).transpose(0, 1) for held, scale_of in both)
         if query.shape[1] > kv_heads:
             k, v = (t.repeat_interleave(query.shape[1] // kv_heads, 0) for t in (k, v))
         q = query[start:stop].transpose(0, 1)
@@ -151,6 +159,7 @@ def ragged_prefill_triton(
     scale: float,
     longest_query: int,
     slopes: Tensor | None = None,
+    scales: PageScales | None = None,
     tiling: Tiles | None = None,
 ) -> Tensor:
     """The kernel. tiling: instead of what `tiles` chooses."""
@@ -161,24 +170,31 @@ def ragged_prefill_triton(
     assert keys.is_contiguous()
     assert values.is_contiguous()
     assert query.stride(2) == table.stride(1) == 1
+    kind = kind_of(keys)
+    assert (kind is None) == (scales is None)
     rows = contexts.shape[0]
     chosen = tiling or tiles(query.dtype, head_size, longest_query, query.device)
     # As `block_of` numbers them. The tokens behind the last row are a row of their own, for zeros.
     blocks = tokens // chosen.queries + rows + 1
     _attend.launch(
-        (heads, blocks), query, keys, values, table, seats, starts, contexts, query if slopes is None else slopes, out, query.stride(0),
+        (heads, blocks), query, bytes_of(keys), bytes_of(values), query if scales is None else scales.keys,
+        query if scales is None else scales.values, table, seats, starts, contexts, query if slopes is None else slopes, out,
+        query.stride(0),
         query.stride(1), table.stride(0), scale * LOG2_E, tokens, rows, heads=heads, kv_heads=kv_heads, head_size=head_size,
         width=power_of_two(max(16, head_size)), page_size=page_size, queries=chosen.queries, block=chosen.block, stages=chosen.stages,
-        biased=slopes is not None, wide=wide(query.dtype, query.device), num_warps=chosen.warps, num_stages=chosen.stages,
+        biased=slopes is not None, wide=wide(query.dtype, query.device), kind=kind,
+        assembled=capability(query.device) >= FP8_CONVERSION, num_warps=chosen.warps, num_stages=chosen.stages,
     )  # fmt: skip
     return out
 
 
 @kernel("seats", "starts", "contexts", "table_row", "tokens", "rows")
 def _attend(
-    query: Any, keys: Any, values: Any, table: Any, seats: Any, starts: Any, contexts: Any, slopes: Any, out: Any, query_token: Any,
+    query: Any, keys: Any, values: Any, key_scales: Any, value_scales: Any, table: Any, seats: Any, starts: Any, contexts: Any,
+    slopes: Any, out: Any, query_token: Any,
     query_head: Any, table_row: Any, scale: Any, tokens: Any, rows: Any, heads: constexpr, kv_heads: constexpr, head_size: constexpr,
     width: constexpr, page_size: constexpr, queries: constexpr, block: constexpr, stages: constexpr, biased: constexpr, wide: constexpr,
+    kind: constexpr, assembled: constexpr,
 ) -> None:  # fmt: skip
     """One head of a block of a row's query tokens."""
     head = tl.program_id(0)
@@ -211,12 +227,12 @@ def _attend(
     end = tl.where(context > 0, tl.minimum(first + queries, context), 0)
     clear = tl.where(context > 0, (first + 1) // block * block, 0)
     best, total, sums = _over_keys(
-        q, best, total, sums, 0, clear, keys, values, entries, kv_head, position, last, slope, scale,
-        kv_heads, head_size, width, page_size, queries, block, stages, biased, wide, False,
+        q, best, total, sums, 0, clear, keys, values, key_scales, value_scales, entries, kv_head, position, last,
+        slope, scale, kv_heads, head_size, width, page_size, queries, block, stages, biased, wide, False, kind, assembled,
     )  # fmt: skip
     best, total, sums = _over_keys(
-        q, best, total, sums, clear, end, keys, values, entries, kv_head, position, last, slope, scale,
-        kv_heads, head_size, width, page_size, queries, block, stages, biased, wide, True,
+        q, best, total, sums, clear, end, keys, values, key_scales, value_scales, entries, kv_head, position, last,
+        slope, scale, kv_heads, head_size, width, page_size, queries, block, stages, biased, wide, True, kind, assembled,
     )  # fmt: skip
     result = sums / tl.where(total > 0, total, 1.0)[:, None]
     tl.store(out + (token.to(tl.int64)[:, None] * heads + head) * head_size + d[None, :], result, mask=ours)
@@ -224,9 +240,11 @@ def _attend(
 
 @kernel()
 def _over_keys(
-    q: Any, best: Any, total: Any, sums: Any, start: Any, stop: Any, keys: Any, values: Any, entries: Any, kv_head: Any, position: Any,
-    last: Any, slope: Any, scale: Any, kv_heads: constexpr, head_size: constexpr, width: constexpr, page_size: constexpr,
+    q: Any, best: Any, total: Any, sums: Any, start: Any, stop: Any, keys: Any, values: Any, key_scales: Any, value_scales: Any,
+    entries: Any, kv_head: Any, position: Any, last: Any, slope: Any, scale: Any, kv_heads: constexpr, head_size: constexpr,
+    width: constexpr, page_size: constexpr,
     queries: constexpr, block: constexpr, stages: constexpr, biased: constexpr, wide: constexpr, masked: constexpr,
+    kind: constexpr, assembled: constexpr,
 ) -> Any:  # fmt: skip
     """The running maximum, mass and sums of q's softmax after the keys from start to stop. masked: some are not seen by all."""
     d = tl.arange(0, width)
@@ -237,6 +255,8 @@ def _over_keys(
         position_of_key = base + lane
         there = position_of_key < stop
         place = page.to(tl.int64) * page_size + position_of_key % page_size
+        key_scale = scales_of(key_scales, page, kv_head, there, kv_heads, kind)
+        value_scale = scales_of(value_scales, page, kv_head, there, kv_heads, kind)
         # The next iteration's pages come while this one's keys do.
         page = tl.load(entries + (position_of_key + block) // page_size, mask=position_of_key + block < stop, other=0)
         at = (place * (kv_heads * head_size) + kv_head * head_size)[:, None] + d[None, :]
@@ -250,10 +270,14 @@ def _over_keys(
         else:
             k = tl.load(keys + at)
             v = tl.load(values + at)
-        if wide:
-            k = k.to(tl.float32)
-            v = v.to(tl.float32)
+        if kind is not None:
+            # Of 8 bits nothing is lost in 16.
+            k, v = widened(k, kind, assembled).to(q.dtype), widened(v, kind, assembled).to(q.dtype)
+        elif wide:
+            k, v = k.to(tl.float32), v.to(tl.float32)
         score = tl.dot(q, tl.trans(k), input_precision="ieee")
+        if kind is not None:
+            score = score * key_scale[None, :]
         if biased:
             # One addition a key serves every query: what the queries' own positions would add cancels in the softmax. Distances to
             # the block's last query are small, and so exact, where the weight is.
@@ -269,6 +293,8 @@ def _over_keys(
             p = tl.exp2(score * scale - higher[:, None])
         shrink = tl.exp2(best - higher)
         total = total * shrink + tl.sum(p, 1)
+        if kind is not None:
+            p = p * value_scale[None, :]
         sums = tl.dot(p.to(v.dtype), v, sums * shrink[:, None], input_precision="ieee")
         best = higher
     return best, total, sums

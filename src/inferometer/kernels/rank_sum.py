@@ -14,6 +14,8 @@ from inferometer.kernels.support import capability, constexpr, kernel, power_of_
 
 CHUNK_WORDS = 1024
 """Of a sum without a norm, what a program takes at once."""
+FEW_WORDS = 64
+"""The same for few rows, which are spread over processors: what a program takes longer for more words."""
 WIDEST_WORDS = 4096
 """Of a row, from all ranks together: what the registers of a program hold is four times as much."""
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -60,6 +62,27 @@ def rank_sum(x: Tensor, box: Mailbox) -> Tensor:
     return x
 
 
+def rank_sum_add(x: Tensor, residual: Tensor, box: Mailbox, *, chunk: int = FEW_WORDS) -> Tensor:
+    """residual becomes residual + the sum of x over the ranks, both rounded to their type, and is returned.
+
+    x, residual: contiguous, of one shape and type, as `adds` says. chunk: words that a program takes, a power of two. As `rank_sum_norm`
+    without the norm, which the launch behind may take by itself: a row is then not one program's.
+    """
+    assert adds(x, box, chunk)
+    assert residual.shape == x.shape
+    assert residual.is_contiguous()
+    words = x.numel() * x.element_size() // WORD_BYTES
+    _launch(x, residual, None, box, -(-words // chunk), min(chunk, words), words)
+    return residual
+
+
+def adds(x: Tensor, box: Mailbox, chunk: int = FEW_WORDS) -> bool:
+    """Whether `rank_sum_add` takes x, in as many programs as run at once."""
+    words, rest = divmod(x.numel() * x.element_size(), WORD_BYTES)
+    fits = 0 < words <= box.programs * chunk and chunk <= box.room
+    return x.dtype in DTYPES and not rest and x.is_contiguous() and fits
+
+
 def rank_sum_norm(x: Tensor, residual: Tensor, norm: NormWeights, box: Mailbox) -> Tensor:
     """residual becomes residual + the sum of x over the ranks, both rounded to their type; returns the norm of that, where x was.
 
@@ -81,7 +104,8 @@ def _launch(x: Tensor, residual: Tensor | None, norm: NormWeights | None, box: M
     _rank_sum.launch(
         (min(rows, box.programs),), x, x if residual is None else residual, x if weight is None else weight, x if bias is None else bias,
         box.words, box.addresses, box.uses, 0.0 if norm is None else norm.epsilon, rows, total, box.room, box.rank, words=words,
-        width=width(words), size=box.size, members=members, normed=None if norm is None else norm.kind, weighted=weight is not None,
+        width=width(words), size=box.size, members=members, added=residual is not None and norm is None,
+        normed=None if norm is None else norm.kind, weighted=weight is not None,
         biased=bias is not None, relaxed=capability(x.device) >= (7, 0), num_warps=warps(words, members), **box.launch,
     )  # fmt: skip
 
@@ -89,8 +113,8 @@ def _launch(x: Tensor, residual: Tensor | None, norm: NormWeights | None, box: M
 @kernel("rows", "total", "rank")
 def _rank_sum(
     x: Any, residual: Any, weight: Any, bias: Any, mine: Any, boxes: Any, uses: Any, epsilon: Any, rows: Any, total: Any, room: Any,
-    rank: Any, words: constexpr, width: constexpr, size: constexpr, members: constexpr, normed: constexpr, weighted: constexpr,
-    biased: constexpr, relaxed: constexpr, early: constexpr,
+    rank: Any, words: constexpr, width: constexpr, size: constexpr, members: constexpr, added: constexpr, normed: constexpr,
+    weighted: constexpr, biased: constexpr, relaxed: constexpr, early: constexpr,
 ) -> None:  # fmt: skip
     """Some rows: all are sent before the first is waited for. Every rank gives a row to the same program.
 
@@ -125,7 +149,7 @@ def _rank_sum(
     for row in range(program, rows, programs):
         at = row * (words * each) + i
         filled = inside & (at < total * each)
-        if normed is not None:
+        if added or normed is not None:
             before = tl.load(residual + at, mask=filled, other=0).to(tl.float32)
         real = ((word < words) & (row * words + word < total))[:, None] & (source < size)[None, :]
         # Zeros with a sign change no sum.
@@ -134,11 +158,13 @@ def _rank_sum(
         base += words
         # One thread has a place of all ranks: they are added in their order.
         value = tl.reshape(tl.sum(numbers(came, dtype), 1), [width * each]).to(dtype)
-        if normed is None:
-            tl.store(x + at, value, mask=filled)
-        else:
+        if added or normed is not None:
             stream = (before + value.to(tl.float32)).to(dtype)
             tl.store(residual + at, stream, mask=filled)
+        if normed is None:
+            if not added:
+                tl.store(x + at, value, mask=filled)
+        else:
             value = standardised(stream.to(tl.float32), inside, words * each, epsilon, normed == "layer")
             if weighted:
                 value = value * factor

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from inferometer.kernels.arrivals import MOST_ARRIVALS, arrivals, last_to_arrive
-from inferometer.kernels.finish import finish, linear_torch
+from inferometer.kernels.finish import finished, linear_torch
+from inferometer.kernels.head_parts import HeadParts
 from inferometer.kernels.norm import NormWeights
 from inferometer.kernels.peaks import Peaks, peak
 from inferometer.kernels.prefetch import prefetch
@@ -65,6 +66,20 @@ def skinny_triton(
     return out
 
 
+def skinny_joined(parts: HeadParts, weight: Tensor, bias: Tensor | None, residual: Tensor, launch: Tiling) -> Tensor:
+    """`skinny` of one row of attention that is still in parts, which every program joins. launch: one that holds whole rows.
+
+    residual: (1, outputs), contiguous. Heads and their size are powers of two.
+    """
+    assert launch.whole
+    assert parts.rows == 1
+    assert residual.is_contiguous()
+    out = torch.empty_like(residual)
+    options = {"biased": bias is not None, "added": True, "activation": None}
+    _product(parts.partial[:, 0].flatten(1), weight, out if bias is None else bias, residual, out, None, launch, None, options, parts)
+    return out
+
+
 def skinny_peaks(x: Tensor, weight: Tensor, launch: Tiling, norm: NormWeights | None = None) -> Peaks:
     """Of x weight^T, rounded to its type as `skinny` would, the peaks alone: what it would write is never in memory.
 
@@ -87,6 +102,7 @@ def _product(
     chosen: Tiling,
     norm: NormWeights | None,
     options: dict[str, Any],
+    parted: HeadParts | None = None,
 ) -> None:
     """Launches the kernel for so many rows, which writes either `out` or `peaks`."""
     (rows, inputs), outputs = x.shape, weight.shape[0]
@@ -105,11 +121,15 @@ def _product(
     if chosen.whole:
         span = chosen.span(outputs, processors(x.device))
         gamma, beta = (None, None) if norm is None else (norm.weight, norm.bias)
+        joined = {"parts": 0, "keys": 0, "head_size": 0}
+        if parted is not None:
+            joined = {"parts": parted.parts, "keys": parted.keys, "head_size": parted.head_size}
         rows_product.launch(
             (-(-outputs // span),), *common, x if gamma is None else gamma, x if beta is None else beta,
-            0.0 if norm is None else norm.epsilon, rows, outputs, span, x.stride(0), added.stride(0), out.stride(0), inputs=inputs,
-            width=power_of_two(inputs), members=power_of_two(rows), normed=None if norm is None else norm.kind,
-            weighted=gamma is not None, shifted=beta is not None, **options,
+            x if parted is None else parted.mass, x if parted is None else parted.contexts, 0.0 if norm is None else norm.epsilon,
+            rows, outputs, span, x.stride(0), added.stride(0), out.stride(0), inputs=inputs, width=power_of_two(inputs),
+            members=power_of_two(rows), normed=None if norm is None else norm.kind, weighted=gamma is not None, shifted=beta is not None,
+            **joined, **options,
         )  # fmt: skip
         return
     assert norm is None
@@ -157,6 +177,12 @@ def _few(
     start = part * span
     stop = tl.minimum(start + span, inputs)
     products = tl.zeros([tile, members], tl.float32)
+    # Outputs side by side, as the result is stored.
+    across = column * tile + tl.arange(0, tile)[None, :]
+    real = (m < rows)[:, None] & (across < outputs)
+    shift, beside = products, products
+    if biased:
+        shift = tl.load(bias + across, mask=across < outputs, other=0)
     if early:
         # The kernel before may still write x and the residual, not the weight: what the first iterations read comes into the cache.
         line: tl.constexpr = 1024 // weight.dtype.element_ty.primitive_bitwidth
@@ -164,6 +190,8 @@ def _few(
             further = start + stage * block + tl.arange(0, block // line) * line
             prefetch(weights + tl.minimum(further, inputs - 1)[None, :])
         tl.extra.cuda.gdc_wait()
+    if added:
+        beside = tl.load(residual + m[:, None] * residual_row + across, mask=real, other=0)
     for base in tl.range(start, stop, block, num_stages=stages):
         k = base + lane
         if even:
@@ -176,10 +204,7 @@ def _few(
             w = w.to(tl.float32)
             a = a.to(tl.float32)
         products = tl.dot(w, a, products, input_precision="ieee")
-    # Outputs side by side, as the result is stored.
     value = tl.trans(products)
-    n = column * tile + tl.arange(0, tile)[None, :]
-    real = (m < rows)[:, None] & (n < outputs)
     last = True
     if parts > 1:
         here = partial + column.to(tl.int64) * (parts * tile * members) + m[:, None] * tile + tl.arange(0, tile)[None, :]
@@ -192,10 +217,8 @@ def _few(
             for other in tl.static_range(parts):
                 # Not from the L1 cache: other processors have written them.
                 value += tl.load(here + other * (tile * members), mask=wanted, other=0, cache_modifier=".cg")
-        beside = residual + m[:, None] * residual_row + n
-        bias_at = bias + tl.broadcast_to(n, (members, tile))
-        rounded = finish(value, bias_at, beside, real, activation, biased, added, out.dtype.element_ty)
+        rounded = finished(value, shift, beside, activation, biased, added, out.dtype.element_ty)
         if peaked:
-            peak(rounded, n, real, m * tl.num_programs(0) + column, m < rows, tops, ids, sums)
+            peak(rounded, across, real, m * tl.num_programs(0) + column, m < rows, tops, ids, sums)
         else:
-            tl.store(out + m[:, None] * out_row + n, rounded, mask=real)
+            tl.store(out + m[:, None] * out_row + across, rounded, mask=real)

@@ -18,7 +18,8 @@ class Tiling:
     """outputs: of a tile. block: inputs an iteration. warps: a program. stages: iterations whose loads overlap. programs: for each
     processor; the inputs are cut into as many parts as it takes, 0 for uncut. early: launched before the kernel ahead of it in the
     stream has ended, from Hopper on: weights are fetched while that one ends. whole: a program holds up to four whole rows in registers,
-    which it can norm first; block is all inputs then, stages always two, and the outputs are dealt out to the programs."""
+    which it can norm first; block is all inputs then, and the outputs are dealt out to the programs; stages are always two, or for a weight
+    in few bits one and the tiles that are fetched ahead. in_bytes: such a weight is multiplied as it lies, by rows split into bytes."""
 
     outputs: int
     block: int
@@ -27,6 +28,7 @@ class Tiling:
     programs: int = 0
     early: bool = False
     whole: bool = False
+    in_bytes: bool = False
 
     def span(self, outputs: int, processors: int) -> int:
         """Outputs of each program that holds whole rows."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from inferometer.kernels.decode_parts import joined_row
 from inferometer.kernels.finish import finish
 from inferometer.kernels.norm import standardised
 from inferometer.kernels.peaks import joined, merged
@@ -11,17 +12,19 @@ from inferometer.kernels.support import constexpr, kernel, tl
 from inferometer.kernels.token_choice import score_of
 
 
-@kernel("span", "rows")
+@kernel("span", "rows", "contexts")
 def rows_product(
-    x: Any, weight: Any, bias: Any, residual: Any, out: Any, tops: Any, ids: Any, sums: Any, gamma: Any, beta: Any, epsilon: Any,
-    rows: Any, outputs: Any, span: Any, x_row: Any, residual_row: Any, out_row: Any, inputs: constexpr, width: constexpr,
-    members: constexpr, tile: constexpr, normed: constexpr, weighted: constexpr, shifted: constexpr, activation: constexpr,
-    biased: constexpr, added: constexpr, peaked: constexpr, early: constexpr,
+    x: Any, weight: Any, bias: Any, residual: Any, out: Any, tops: Any, ids: Any, sums: Any, gamma: Any, beta: Any, mass: Any,
+    contexts: Any, epsilon: Any, rows: Any, outputs: Any, span: Any, x_row: Any, residual_row: Any, out_row: Any, inputs: constexpr,
+    width: constexpr, members: constexpr, tile: constexpr, normed: constexpr, weighted: constexpr, shifted: constexpr,
+    activation: constexpr, biased: constexpr, added: constexpr, peaked: constexpr, early: constexpr, parts: constexpr, keys: constexpr,
+    head_size: constexpr,
 ) -> None:  # fmt: skip
     """Each program holds all rows in registers, normed if asked, and takes `span` outputs, a tile at a time.
 
     The weights of the next tile come while those of this one are summed up, and those of the first while the launch ahead ends.
     members: 1, 2 or 4, not below the number of rows; the last row stands in for those that are not there.
+    parts: if not 0, x is one row of attention in so many parts of `keys` keys, with their masses, which are joined first.
     """
     if early:
         tl.extra.cuda.gdc_launch_dependents()
@@ -38,11 +41,16 @@ def rows_product(
         factor = tl.load(gamma + k, mask=real, other=0).to(tl.float32)
     if shifted:
         shift = tl.load(beta + k, mask=real, other=0).to(tl.float32)
+    if parts:
+        context = tl.load(contexts)
     if early:
         # The kernel before may still write x and the residual, not the weights.
         tl.extra.cuda.gdc_wait()
     last = rows - 1
-    x0 = whole_row(x, k, real, factor, shift, epsilon, inputs, normed)
+    if parts:
+        x0 = joined_row(x, mass, context, parts, keys, inputs // head_size, head_size)
+    else:
+        x0 = whole_row(x, k, real, factor, shift, epsilon, inputs, normed)
     if members > 1:
         x1 = whole_row(x + tl.minimum(1, last) * x_row, k, real, factor, shift, epsilon, inputs, normed)
     if members > 2:

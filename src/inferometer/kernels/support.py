@@ -21,6 +21,9 @@ tl: Any = None
 OLDEST = (7, 5)
 """The lowest compute capability that Triton compiles these kernels for."""
 
+FP8_CONVERSION = (8, 9)
+"""The lowest compute capability that converts from e4m3 by itself."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tiles:

@@ -160,7 +160,9 @@ def _compressed(options: _Options) -> Quantisation:
         raise options.error(f"config_groups holds {_shown(group)}, not an object")
     if options.raw("kv_cache_scheme"):
         raise options.error("kv_cache_scheme is not supported: the cache's type is --kv-dtype's")
-    if options.raw("sparsity_config"):
+    sparsity = options.raw("sparsity_config")
+    # Tools that have measured how many weights are 0 say so and store all of them.
+    if sparsity and not (isinstance(sparsity, Mapping) and sparsity.get("format") == "dense"):
         raise options.error("sparsity_config is not supported; use the checkpoint before it was made sparse")
     form = group.get("format") or options.raw("format")
     weights = group.get("weights")

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from inferometer.kernels.head_parts import HeadParts
 from inferometer.kernels.kv_scaled import scaled_write
 from inferometer.kernels.kv_write import kv_write
 from inferometer.kernels.paged_decode import Fresh
 from inferometer.kernels.rotary_write import rotary_write, rotate
+from inferometer.kernels.spread_heads import spread_heads
 from inferometer.kernels.support import usable
 from inferometer.model.spec import ModelSpec
 from inferometer.nn.batch import CachedRows, RaggedBatch
@@ -23,7 +25,7 @@ from inferometer.nn.cache import PagedCache
 from inferometer.nn.collective import ALONE, Collective
 from inferometer.nn.invariant_attention import InvariantPages, TokenByToken
 from inferometer.nn.numerics import Numerics
-from inferometer.nn.paged_attention import PagedPlan, attend_pages, plan_pages
+from inferometer.nn.paged_attention import PagedPlan, attend_pages, attend_pages_in_parts, plan_pages
 from inferometer.nn.parts import Part, Parts
 from inferometer.nn.segments import Segment, attend_segments, plan_segments
 
@@ -80,7 +82,7 @@ def sweep_context(
         return SweepContext((), rotation, cache, batch.rows, None, batch.rows.brought, of, collective)
     invariant = numerics is Numerics.INVARIANT
     narrow = cache is not None and cache.key_scales is not None
-    if cache is not None and batch.rows is not None and usable(like.device) and not narrow:
+    if cache is not None and batch.rows is not None and usable(like.device) and not (narrow and invariant):
         pages = InvariantPages.of(batch, spec) if invariant else plan_pages(batch, spec)
         return SweepContext(pages, rotation, cache, batch.rows, collective=collective)
     spans = _spans(batch.rows.places.tolist()) if batch.rows is not None and like.device.type == "cpu" and not narrow else None
@@ -101,12 +103,26 @@ def attend(heads: Tensor, kv_heads: int, sweep: SweepContext, layer: int, scale:
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
+def attend_in_parts(heads: Tensor, kv_heads: int, sweep: SweepContext, layer: int, scale: float) -> HeadParts | None:
+    """As `attend`, in parts that are still to be joined; None, and nothing has happened, where no kernel leaves it so."""
+    cache, rows, plan = sweep.cache, sweep.rows, sweep.plan
+    if sweep.parts is not None or not isinstance(plan, PagedPlan) or cache is None or rows is None or not rows.apart:
+        return None
+    query, key, value = torch.split(heads, [heads.shape[1] - 2 * kv_heads, kv_heads, kv_heads], 1)
+    return attend_pages_in_parts(query, plan, rows, cache, layer, scale, Fresh(key, value, sweep.rotation))
+
+
 def _attend(heads: Tensor, kv_heads: int, sweep: SweepContext, layer: int, scale: float) -> Tensor:
     cache, rows = sweep.cache, sweep.rows
     queries = heads.shape[1] - 2 * kv_heads
     if isinstance(sweep.plan, PagedPlan | InvariantPages):
         assert cache is not None
         assert rows is not None
+        if (scales := cache.scales(layer)) is not None:
+            assert isinstance(sweep.plan, PagedPlan)
+            (query, key), value = spread_heads(heads, kv_heads, sweep.rotation), heads[:, queries + kv_heads :]
+            scaled_write(key, value, cache.keys[layer], cache.values[layer], scales, rows.places, cache.page_size)
+            return attend_pages(query, sweep.plan, rows, cache, layer, scale)
         if rows.apart and isinstance(sweep.plan, PagedPlan):
             query, key, value = torch.split(heads, [queries, kv_heads, kv_heads], 1)
             return attend_pages(query, sweep.plan, rows, cache, layer, scale, Fresh(key, value, sweep.rotation))
@@ -119,18 +135,20 @@ def _attend(heads: Tensor, kv_heads: int, sweep: SweepContext, layer: int, scale
             return sweep.plan.attend(query, rows, cache, layer, scale)
         return attend_pages(query, sweep.plan, rows, cache, layer, scale)
     rotated, value = heads[:, : queries + kv_heads], heads[:, queries + kv_heads :]
-    if sweep.rotation is not None:
-        rotated = rotate(rotated, *sweep.rotation)
-    query, key = rotated[:, :queries], rotated[:, queries:]
+    if cache is not None and cache.key_scales is not None:
+        query, key = spread_heads(heads, kv_heads, sweep.rotation)
+    else:
+        if sweep.rotation is not None:
+            rotated = rotate(rotated, *sweep.rotation)
+        query, key = rotated[:, :queries], rotated[:, queries:]
     if sweep.spans is not None:
         assert cache is not None
         keys, values = cache.layer(layer)
         for tokens, places in sweep.spans:
             keys[places], values[places] = key[tokens], value[tokens]
-    elif cache is not None and cache.key_scales is not None and cache.value_scales is not None:
+    elif cache is not None and (scales := cache.scales(layer)) is not None:
         assert rows is not None
-        scaled_write(key, cache.keys[layer], cache.key_scales[layer], rows.places, cache.page_size)
-        scaled_write(value, cache.values[layer], cache.value_scales[layer], rows.places, cache.page_size)
+        scaled_write(key, value, cache.keys[layer], cache.values[layer], scales, rows.places, cache.page_size)
     elif cache is not None:
         assert rows is not None
         kv_write(key, value, *cache.layer(layer), rows.places)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import mmap
+from dataclasses import replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from inferometer.kernels.kv_scaled import KV_LARGEST
+from inferometer.kernels.kv_scaled import KV_LARGEST, PageScales
 from inferometer.model.formats import kv_scale_bytes_per_page
 from inferometer.model.spec import ModelSpec
 
@@ -40,6 +41,16 @@ class PagedCache:
             scales = torch.zeros(2, spec.layers, pages, spec.kv_heads, device=device)
             self.key_scales, self.value_scales = scales.unbind(0)
 
+    @classmethod
+    def of_one_layer(cls, spec: ModelSpec, pages: int, page_size: int, device: torch.device, dtype: torch.dtype) -> PagedCache:
+        """One whose layers all lie in the same memory, that of one: for sweeps whose tokens nobody wants."""
+        cache = cls(replace(spec, layers=1), pages, page_size, device, dtype)
+        every = (spec.layers, -1, -1, -1)
+        cache.keys, cache.values = cache.keys.expand(every), cache.values.expand(every)
+        if cache.key_scales is not None and cache.value_scales is not None:
+            cache.key_scales, cache.value_scales = cache.key_scales.expand(every[:3]), cache.value_scales.expand(every[:3])
+        return cache
+
     def layer(self, layer: int) -> tuple[Tensor, Tensor]:
         """Keys and values of a layer, (places, kv_heads, head_size) each: what the block table's pages lie in."""
         return self.keys[layer], self.values[layer]
@@ -54,6 +65,12 @@ class PagedCache:
         """Bytes of a page over all layers, with its scales."""
         scales = kv_scale_bytes_per_page(spec, 1) if dtype in KV_LARGEST else 0
         return page_size * PagedCache.bytes_per_token(spec, dtype) + scales
+
+    def scales(self, layer: int) -> PageScales | None:
+        """Of a layer's pages in 8 bits; None for others."""
+        if self.key_scales is None or self.value_scales is None:
+            return None
+        return PageScales(self.key_scales[layer], self.value_scales[layer])
 
     def held(self, memory: Literal["keys", "values"], layer: int, pages: slice | Tensor, dtype: torch.dtype) -> Tensor:
         """What lies in pages of a layer, widened to `dtype` where it is in 8 bits: (pages, page_size, kv_heads, head_size).

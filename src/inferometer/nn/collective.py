@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
+import torch
 from torch import Tensor
 
+from inferometer.kernels.mailbox import PROGRAMS, ROOM_WORDS, Mailbox
 from inferometer.kernels.norm import NormWeights
+from inferometer.kernels.rank_sum import adds, rank_sum_add, rank_sum_norm, sums_rows
+from inferometer.kernels.support import processors, usable
 
 T = TypeVar("T")
 
@@ -41,8 +45,15 @@ class Collective(Protocol):
     def all_reduce_norm(self, x: Tensor, residual: Tensor, norm: NormWeights) -> Tensor:
         """norm(residual + the sum of every rank's x), which residual, (tokens, hidden) and equal on all ranks, becomes before it is normed.
 
-        As `all_reduce` and then `kernels.norm.norm`, with the roundings of the two. May lie where x did.
+        As `all_reduce` and then `kernels.norm.norm`, with the roundings of the two. May lie where x did, or where the next call but one
+        will write: see `kept`. A residual of many tokens becomes so in part, other rows on each rank, which is enough for further calls
+        of this and of `sum_of` on the same rows; see `completed`.
         """
+        ...
+
+    def all_reduce_add(self, x: Tensor, residual: Tensor) -> Tensor | None:
+        """residual + the sum of every rank's x, both rounded, where residual was; None, and nothing done, for tensors for which that takes
+        no less than `all_reduce_norm`. As what follows may norm in its own launch."""
         ...
 
     def sum_of(self, function: Callable[[Tensor], Tensor], x: Tensor, residual: Tensor, norm: NormWeights) -> Tensor:
@@ -50,6 +61,14 @@ class Collective(Protocol):
 
         The first rows may be added up while the function computes the last.
         """
+        ...
+
+    def completed(self, residual: Tensor) -> Tensor:
+        """A residual as `all_reduce_norm` and `sum_of` leave it, with all its rows on all ranks."""
+        ...
+
+    def kept(self, x: Tensor) -> Tensor:
+        """What a call has returned, in memory that no later call writes to."""
         ...
 
     def gather(self, x: Tensor, out: Tensor | None = None) -> Tensor:
@@ -82,8 +101,17 @@ class Alone:
     def all_reduce_norm(self, x: Tensor, residual: Tensor, norm: NormWeights) -> Tensor:
         return norm.of(residual, x)
 
+    def all_reduce_add(self, x: Tensor, residual: Tensor) -> Tensor | None:
+        return None
+
     def sum_of(self, function: Callable[[Tensor], Tensor], x: Tensor, residual: Tensor, norm: NormWeights) -> Tensor:
         return self.all_reduce_norm(function(x), residual, norm)
+
+    def completed(self, residual: Tensor) -> Tensor:
+        return residual
+
+    def kept(self, x: Tensor) -> Tensor:
+        return x
 
     def gather(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         whole = x if self.size == 1 else x.repeat(1, self.size)
@@ -100,10 +128,29 @@ ALONE: Final = Alone()
 
 
 class Unlinked(Alone):
-    """Takes a rank's part in nothing: what the others would add is left out. For measuring what a rank does by itself."""
+    """Takes a rank's part in nothing: what the others would add is left out. For measuring what a rank does by itself.
+
+    On a GPU small sums are launches as they would be with the others, from one memory to itself.
+    """
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
+        self._made: Mailbox | None = None
+
+    def all_reduce_norm(self, x: Tensor, residual: Tensor, norm: NormWeights) -> Tensor:
+        box = self._box(x.device)
+        return norm.of(residual, x) if box is None or not sums_rows(x, box) else rank_sum_norm(x, residual, norm, box)
+
+    def all_reduce_add(self, x: Tensor, residual: Tensor) -> Tensor | None:
+        box = self._box(x.device)
+        return None if box is None or not adds(x, box) else rank_sum_add(x, residual, box)
+
+    def _box(self, device: torch.device) -> Mailbox | None:
+        if self._made is None and usable(device):
+            shape = Mailbox.shape(1, ROOM_WORDS, min(PROGRAMS, processors(device)))
+            words = torch.empty(shape, dtype=torch.int64, device=device)
+            self._made = Mailbox.over(0, words, [words.data_ptr()])
+        return self._made
 
 
 def side_by_side(parts: Tensor, out: Tensor | None = None) -> Tensor:

@@ -49,8 +49,17 @@ class GlooCollective:
     def all_reduce_norm(self, x: Tensor, residual: Tensor, norm: NormWeights) -> Tensor:
         return norm.of(residual, self.all_reduce(x))
 
+    def all_reduce_add(self, x: Tensor, residual: Tensor) -> Tensor | None:
+        return None
+
     def sum_of(self, function: Callable[[Tensor], Tensor], x: Tensor, residual: Tensor, norm: NormWeights) -> Tensor:
         return self.all_reduce_norm(function(x), residual, norm)
+
+    def completed(self, residual: Tensor) -> Tensor:
+        return residual
+
+    def kept(self, x: Tensor) -> Tensor:
+        return x
 
     def gather(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         return side_by_side(self._gathered(x).to(x.device), out)

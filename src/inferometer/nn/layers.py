@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from inferometer.kernels.gate import gate
+from inferometer.kernels.head_parts import HeadParts
 from inferometer.kernels.norm import NormWeights
 from inferometer.model.spec import Activation, ModelSpec
-from inferometer.nn.attention import SweepContext, attend
+from inferometer.nn.attention import SweepContext, attend, attend_in_parts
 from inferometer.nn.collective import Collective
 from inferometer.nn.linear import Linear
 from inferometer.nn.stream import Stream
@@ -46,13 +47,18 @@ class Attention(nn.Module):
         self.qkv = Linear(spec.hidden, spec.query_size + 2 * spec.kv_size, bias=spec.qkv_bias)
         self.output = Linear(spec.query_size, spec.hidden, bias=spec.output_bias)
 
-    def forward(self, stream: Stream, norm: Norm | None, sweep: SweepContext) -> Tensor:
-        """Attention of the normed stream, before the output projection: (tokens, queries * head_size).
+    def forward(self, stream: Stream, norm: Norm | None, sweep: SweepContext) -> Tensor | HeadParts:
+        """Attention of the normed stream, before the output projection: (tokens, queries * head_size), or in parts where that joins them.
 
         Keys and values go to the cache, if there is one.
         """
-        heads = normed(stream, norm, self.qkv)
-        return attend(heads.view(heads.shape[0], -1, self.head_size), self.kv_heads, sweep, self.layer, self.scale)
+        rows = normed(stream, norm, self.qkv)
+        heads = rows.view(rows.shape[0], -1, self.head_size)
+        if sweep.collective.size == 1 and self.output.joins(rows):
+            parts = attend_in_parts(heads, self.kv_heads, sweep, self.layer, self.scale)
+            if parts is not None:
+                return parts
+        return attend(heads, self.kv_heads, sweep, self.layer, self.scale)
 
 
 class FeedForward(nn.Module):
@@ -111,6 +117,8 @@ def normed(stream: Stream, norm: Norm | None, linear: Linear, *, activation: Act
     """activation(linear(norm(stream))), in one launch where that serves. stream.x is the whole sum from then on."""
     if norm is None:
         return linear.forward(stream.x, activation=activation)
+    if linear.norms(stream.x):
+        stream = stream.summed
     if stream.delta is None:
         out = linear.normed(stream.x, norm.weights, activation=activation)
         if out is not None:
@@ -118,11 +126,13 @@ def normed(stream: Stream, norm: Norm | None, linear: Linear, *, activation: Act
     return linear.forward(stream.normed(norm.weights), activation=activation)
 
 
-def add(residual: Tensor, linear: Linear, x: Tensor, ranks: Collective) -> Stream:
+def add(residual: Tensor, linear: Linear, x: Tensor | HeadParts, ranks: Collective) -> Stream:
     """residual + linear(x): their sum where the linear map adds in its own launch, else both parts.
 
     Of a map that is cut over ranks each has a part of the sum, which the residual is added to once they have all been added up.
     """
+    if isinstance(x, HeadParts):
+        return Stream(linear.joined(x, residual))
     if ranks.size == 1 and linear.takes_residual(x):
         return Stream(linear(x, residual=residual))
     return Stream(residual, linear(x)) if ranks.size == 1 else Stream(residual, x, ranks, linear)

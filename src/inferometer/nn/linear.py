@@ -9,12 +9,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from inferometer.kernels.finish import finish_torch
+from inferometer.kernels.head_parts import HeadParts
 from inferometer.kernels.norm import NormWeights
 from inferometer.kernels.quant_choice import multiplies, quant_launch_for, quant_many
 from inferometer.kernels.quant_linear import quant_linear_triton
 from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.kernels.quant_widened import widened
-from inferometer.kernels.skinny import skinny_triton
+from inferometer.kernels.skinny import skinny_joined, skinny_triton
 from inferometer.kernels.skinny_choice import DTYPES, Launches, launch_for
 from inferometer.kernels.skinny_launch import Tiling
 from inferometer.kernels.support import usable
@@ -65,16 +66,34 @@ class Linear(nn.Module):
         """Whether `forward` would add a residual in its own launch."""
         return self.product is not None or self.launch(x) is not None
 
+    def norms(self, x: Tensor) -> bool:
+        """Whether `normed` would norm x in its own launch, which it does for very few rows."""
+        return self._norming(x) is not None
+
+    def _norming(self, x: Tensor) -> Tiling | None:
+        launch = self.launch(x) if self.product is None else None
+        ordered = self.quant is not None and self.quant.order is not None
+        return None if launch is None or not launch.whole or ordered else launch
+
     def normed(self, x: Tensor, norm: NormWeights, *, activation: Activation | None = None) -> Tensor | None:
         """activation(norm(x) weight^T + bias) in one launch; None where there is none, which is for all but very few rows."""
-        launch = self.launch(x) if self.product is None else None
-        if launch is None or not launch.whole:
+        launch = self._norming(x)
+        if launch is None:
             return None
         if self.quant is not None:
-            if self.quant.order is not None:
-                return None
             return quant_linear_triton(x, self.quant, self.bias, activation=activation, norm=norm, launch=launch)
         return skinny_triton(x, self.weight, self.bias, activation=activation, norm=norm, launch=launch)
+
+    def joins(self, x: Tensor) -> bool:
+        """Whether `joined` computes as many rows as x has, of this type and device."""
+        launch = self.launch(x) if self.product is None and self.quant is None else None
+        return launch is not None and launch.whole and x.shape[0] == 1
+
+    def joined(self, parts: HeadParts, residual: Tensor) -> Tensor:
+        """attention weight^T + bias + residual of a row of attention that is still in parts; only where `joins`. residual: (1, outputs)."""
+        launch = self.launch(residual)
+        assert launch is not None
+        return skinny_joined(parts, self.weight, self.bias, residual, launch)
 
     def forward(self, x: Tensor, *, activation: Activation | None = None, residual: Tensor | None = None) -> Tensor:
         """(tokens, inputs) -> (tokens, outputs): activation(x weight^T + bias) + residual."""

@@ -11,6 +11,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from inferometer.kernels.decode_short import decode_parts, serves
+from inferometer.kernels.head_parts import HeadParts
 from inferometer.kernels.paged_decode import Fresh, paged_decode
 from inferometer.kernels.ragged_prefill import ragged_prefill
 from inferometer.model.spec import Alibi, ModelSpec
@@ -54,11 +56,11 @@ def attend_pages(
 ) -> Tensor:
     """Attention of query (tokens, heads, head_size) to the keys that lie in the pages, the sweep's own included.
 
-    fresh: those, where they have yet to go there; only if all sequences run one token.
+    fresh: those, where they have yet to go there; only if all sequences run one token, and not to pages in 8 bits.
     Returns (tokens, heads * head_size).
     """
     keys, values = cache.layer(layer)
-    first = plan.decoding
+    scales, first = cache.scales(layer), plan.decoding
     outputs = []
     if first:
         outputs.append(
@@ -74,6 +76,7 @@ def attend_pages(
                 longest=plan.longest,
                 slopes=plan.slopes,
                 fresh=fresh,
+                scales=scales,
             )
         )
     if plan.longest_query:
@@ -91,10 +94,34 @@ def attend_pages(
                 scale=scale,
                 longest_query=plan.longest_query,
                 slopes=plan.slopes,
+                scales=scales,
             )
         )
     out = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
     return out.flatten(1)
+
+
+def attend_pages_in_parts(
+    query: Tensor, plan: PagedPlan, rows: CachedRows, cache: PagedCache, layer: int, scale: float, fresh: Fresh
+) -> HeadParts | None:
+    """As `attend_pages` of sequences that all run one token, in parts; None where there are too many keys for that, or heads share them."""
+    keys, values = cache.layer(layer)
+    count, heads, head_size = query.shape
+    if keys.dtype != query.dtype or not serves(count, heads, keys.shape[1], head_size, plan.longest, query.device):
+        return None
+    return decode_parts(
+        query,
+        keys,
+        values,
+        rows.table,
+        rows.seats,
+        rows.contexts,
+        page_size=cache.page_size,
+        scale=scale,
+        longest=plan.longest,
+        fresh=fresh,
+        slopes=plan.slopes,
+    )
 
 
 @lru_cache

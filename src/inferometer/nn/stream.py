@@ -36,7 +36,17 @@ class Stream:
         """x + delta."""
         if self.delta is None:
             return self.x
-        return self.x + self.collective.all_reduce(self.delta if self.function is None else self.function(self.delta))
+        x = self.collective.completed(self.x)
+        return x + self.collective.all_reduce(self.delta if self.function is None else self.function(self.delta))
+
+    @property
+    def summed(self) -> Stream:
+        """The same in one part, where ranks add up so few rows in less time than they norm them as well: x is then the whole."""
+        if self.delta is None or self.collective.size == 1:
+            return self
+        delta = self.delta if self.function is None else self.function(self.delta)
+        x = self.collective.all_reduce_add(delta, self.x)
+        return Stream(self.x, delta, self.collective) if x is None else Stream(x)
 
     def normed(self, norm: NormWeights) -> Tensor:
         """The norm of the whole, which x then is; it may lie where delta did."""

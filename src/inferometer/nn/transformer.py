@@ -247,10 +247,10 @@ class Transformer(nn.Module):
                 stream = layer(stream, sweep)
                 self.residency.release(index)
         if self.final_norm is None:
-            return stream.whole, None
+            return self.collective.kept(stream.whole), None
         if stream.delta is None:
             return stream.x, self.final_norm.weights
-        return stream.normed(self.final_norm.weights), None
+        return self.collective.kept(stream.normed(self.final_norm.weights)), None
 
     def logits(self, hidden: Tensor, out: Tensor | None = None, norm: NormWeights | None = None) -> Tensor:
         """(rows, hidden) -> (rows, vocabulary), in the model's dtype. Raises ValueError for an encoder, which has no head.

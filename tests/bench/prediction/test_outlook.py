@@ -163,3 +163,23 @@ def test_blocks_of_zigzag_follow_each_other() -> None:
     assert found is not None
     assert block.total_ms is not None
     assert found.total_ms == pytest.approx(2 * block.total_ms)
+
+
+@pytest.mark.parametrize(
+    ("where", "paced"),
+    [
+        ({"offload": "weights", "disk": True}, True),
+        ({"offload": "weights", "disk": True, "host_memory_limit": 4 << 30}, True),
+        ({"offload": "weights", "disk": True, "host_memory_limit": 1 << 30}, False),
+        ({"percent": "0 100 100 0 100 0"}, True),
+        ({"percent": "0 50 100 0 100 0", "disk": True, "host_memory_limit": 4 << 30}, False),
+    ],
+)
+def test_nobody_knows_how_fast_a_disk_is(where: dict[str, object], paced: bool) -> None:
+    found = outlook(_case(**where), _spec(), find_device("h100-sxm"))
+    assert found.predicted is not None
+    assert found.bound is not None
+    assert found.predicted.peak_memory_bytes is not None
+    times = found.predicted.prefill_ms, found.predicted.decode_token_ms, found.total_ms
+    assert all(time is not None for time in times) if paced else times == (None, None, None)
+    assert paced or set(found.predicted.interval or {}) <= {"peak_memory_bytes"}

@@ -210,10 +210,18 @@ class HFBackend:
 class Batch:
     """A batch in progress: the cache, the tokens so far, and the float32 scores (rows, vocabulary) that the newest came from.
 
-    step_model: what runs the steps after the prompts, if not `model` itself.
+    prompt_model, step_model: what runs the prompts, and the steps after them, if not `model` itself.
     """
 
-    def __init__(self, model: Any, ids: Tensor, params: SamplingParams, cache: Any, step_model: Callable[..., Any] | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        ids: Tensor,
+        params: SamplingParams,
+        cache: Any,
+        step_model: Callable[..., Any] | None = None,
+        prompt_model: Callable[..., Any] | None = None,
+    ) -> None:
         self._processors = _processors(params)
         # Processors that look back need what came before; without any, the prompt is not kept.
         self._seen = ids if self._processors else None
@@ -222,7 +230,7 @@ class Batch:
         # Renamed from the one to the other within transformers 5.
         self._cache_argument = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
         self.tokens: list[Tensor] = []
-        self._take(model, ids)
+        self._take(prompt_model or model, ids)
         self._step_model = step_model or model
 
     def step(self) -> None:

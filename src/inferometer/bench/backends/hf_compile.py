@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import torch
 import transformers
@@ -14,6 +15,10 @@ from inferometer.bench.backends.backend import Continuation, Prompts
 from inferometer.bench.backends.hf import Batch, HFBackend
 from inferometer.bench.backends.opening import Opening
 from inferometer.schedule.sampling import SamplingParams
+
+# Left to itself, OPT makes mask and positions from how full the cache is, which the host has to read for that in every step. BLOOM's slopes
+# are as many as its mask has places, and in transformers 5.17 as there are tokens, which is too few for a cache of all places.
+_MASKED: Final = ("opt", "bloom")
 
 
 def open_backend(opening: Opening) -> HFCompileBackend:
@@ -77,12 +82,15 @@ class HFCompileBackend(HFBackend):
             raise RuntimeError("a batch needs a cache prepared for it")
         self._cache.reset()
         self._given = {}
-        if self._model.config.model_type == "opt":
-            # Left to itself, OPT makes both from how full the cache is, which the host has to read for that in every step.
+        prompts: Callable[..., Any] = self._model
+        if self._model.config.model_type in _MASKED:
             # Places that are not filled yet lie after the token, where the causal mask hides them.
-            position = torch.full((len(ids), 1), ids.shape[1] - 1, device=self.device)
-            self._given = {"position_ids": position, "attention_mask": torch.ones(self._room, device=self.device, dtype=torch.long)}
-        return Batch(self._model, ids, params, self._cache, self._compiled)
+            self._given = {"attention_mask": torch.ones(self._room, device=self.device, dtype=torch.long)}
+        if self._model.config.model_type == "bloom":
+            prompts = partial(self._model, **self._given)
+        if self._model.config.model_type == "opt":
+            self._given |= {"position_ids": torch.full((len(ids), 1), ids.shape[1] - 1, device=self.device)}
+        return Batch(self._model, ids, params, self._cache, self._compiled, prompts)
 
     def _invent(self, batch: Batch, tokens: int) -> None:
         for layer in batch.cache.layers:

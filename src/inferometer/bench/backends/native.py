@@ -23,7 +23,7 @@ from inferometer.engine.llm import LLM
 from inferometer.engine.page_room import PageRoom
 from inferometer.engine.parallel.leader import Leader
 from inferometer.engine.residency.streamed import StreamedLayers
-from inferometer.engine.streamed_sweeps import over_the_link, sweep_tokens_for
+from inferometer.engine.streamed_sweeps import over_the_link
 from inferometer.errors import UserError
 from inferometer.hardware.host_memory import free_host_bytes
 from inferometer.nn.batch import prompt_batch
@@ -65,9 +65,10 @@ def open_backend(opening: Opening) -> NativeBackend:
 
 @dataclass(frozen=True, slots=True)
 class _Room:
-    """Pages that there was room for when so much memory was free."""
+    """Pages that there was room for beside sweeps of so many tokens when so much memory was free."""
 
     free_bytes: int
+    sweep_tokens: int
     pages: int
 
 
@@ -87,7 +88,8 @@ class NativeBackend:
     ) -> None:
         self._llm = llm
         self._admission = admission
-        self._sweep_tokens = sweep_tokens_for(llm.prompts_beside, SEATS) if sweep_tokens is None else sweep_tokens
+        self._asked_tokens = sweep_tokens
+        self._sweep_tokens = 0  # of the engine that is prepared
         self._lookahead = lookahead
         residency = llm.model.residency
         self._streamed = residency if isinstance(residency, StreamedLayers) else None
@@ -129,6 +131,7 @@ class NativeBackend:
         # The last token's keys are never written.
         each = -(-(tokens - 1) // PAGE_SIZE)
         least, most = _residents(admission, rows)
+        self._sweep_tokens = self._asked_tokens or self._llm.sweep_tokens(admission, SEATS)
         room = self._require_room(rows, least, tokens - 1, least * each, most * each)
         self.phased = isinstance(admission, Zigzag) and most == rows and room.pages >= rows * each
         self._engine = self._made(room, rows, admission, prefix_caching=False)
@@ -310,8 +313,9 @@ class NativeBackend:
         """Pages beside sweeps of so many rows, measured once for as long as others leave the device as it is."""
         device, known = self.device, self._rooms.get(seats)
         free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_host_bytes()
-        if known is None or abs(free - known.free_bytes) > _SAME_BYTES:
-            known = _Room(free, self._llm.room(seats=seats, sweep_tokens=max(self._sweep_tokens, seats)))
+        tokens = max(self._sweep_tokens, seats)
+        if known is None or known.sweep_tokens != tokens or abs(free - known.free_bytes) > _SAME_BYTES:
+            known = _Room(free, tokens, self._llm.room(seats=seats, sweep_tokens=tokens))
             self._rooms[seats] = known
         return known.pages
 

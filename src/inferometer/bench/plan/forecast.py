@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from inferometer.bench.backends.registry import stack_of
 from inferometer.bench.plan.question import Question
-from inferometer.bench.prediction.priced import estimator_arguments
+from inferometer.bench.prediction.priced import estimator_arguments, reads_disk
 from inferometer.errors import UserError
 from inferometer.estimate.estimate import Estimate, estimate
 
@@ -85,6 +85,8 @@ def forecast(question: Question) -> Forecast:
         )
     except UserError:
         return Forecast(capacity_bytes=capacity)
+    if reads_disk(case, question.spec, found.request.formats):
+        return Forecast(peak_bytes=found.memory.device_bytes, weight_bytes=found.memory.weights, capacity_bytes=capacity)
     run_s = (found.forward_ms if case.forward_only else found.total_ms or 0.0) or 0.0
     run_s /= 1e3
     runs = question.request.runs + question.request.warmups + _CHECK_RUNS

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from inferometer.bench.backends.registry import stack_of
-from inferometer.bench.prediction.priced import estimator_arguments
+from inferometer.bench.prediction.priced import estimator_arguments, reads_disk
 from inferometer.bench.records.case import Case
 from inferometer.bench.records.record import Bound, Predicted
 from inferometer.bench.records.statistics import Summary
@@ -85,9 +85,13 @@ def outlook(case: Case, spec: ModelSpec, device: DeviceSpec | None) -> Outlook:
             predicted = _of_groups(ordered, -(-case.batch_size // (case.group_size or 1)))
     except UserError:
         return Outlook()  # a description of the device that lacks the rates of this case
+    unpaced = reads_disk(case, spec, found.request.formats)
+    if unpaced:
+        kept = {name: ends for name, ends in (predicted.interval or {}).items() if name == "peak_memory_bytes"}
+        predicted = replace(predicted, forward_ms=None, prefill_ms=None, decode_token_ms=None, j_per_token=None, interval=kept)
     if case.decode_only:
         predicted = replace(predicted, prefill_ms=None, j_per_token=None)
-    total = None if ordered.total_ms is None else (blocks * ordered.total_ms, _times(blocks, ordered.interval["total_ms"]))
+    total = None if ordered.total_ms is None or unpaced else (blocks * ordered.total_ms, _times(blocks, ordered.interval["total_ms"]))
     if found.limits.basis == "assumed":
         return Outlook(predicted=predicted, total_ms=total)
     bound = Bound(**found.bound)

@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from inferometer.bench.backends.registry import format_of
+from inferometer.model.footprint import layer_weight_bytes
+from inferometer.model.formats import Formats
 from inferometer.model.offload import read_offload
+from inferometer.model.placement import share
+from inferometer.model.spec import ModelSpec
 
 
 class Workload(Protocol):
@@ -37,6 +41,21 @@ class Workload(Protocol):
     def offload(self) -> str | None: ...
     @property
     def percent(self) -> str | None: ...
+    @property
+    def host_memory_limit(self) -> int | None: ...
+    @property
+    def disk(self) -> bool: ...
+
+
+def reads_disk(work: Workload, spec: ModelSpec, formats: Formats) -> bool:
+    """Whether weights come from a disk with every sweep: nobody knows how fast, so that no time is expected.
+
+    What the host's memory has room for, where no limit is set, is not known here: then none do.
+    """
+    asked = read_offload(work.offload, work.percent)
+    if asked.disk is not None or not work.disk or work.host_memory_limit is None:
+        return bool(asked.disk)
+    return share(spec.layers * layer_weight_bytes(spec, formats), asked.weights) > work.host_memory_limit
 
 
 def estimator_arguments(work: Workload, stack: str) -> dict[str, Any]:

@@ -6,27 +6,22 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from functools import cached_property
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from inferometer.engine.parallel.nccl import Nccl
-from inferometer.engine.parallel.peer_copies import PeerCopies
 from inferometer.engine.parallel.peer_memory import Peers, UnsharedMemoryError, open_mailbox
+from inferometer.engine.parallel.peer_rows import PeerRows
 from inferometer.engine.parallel.sum_choice import Choice, Way, way_for
-from inferometer.kernels.mailbox import Mailbox
-from inferometer.kernels.norm import NormWeights
+from inferometer.kernels.mailbox import ROOM_WORDS, Mailbox
+from inferometer.kernels.norm import WIDEST, NormWeights
 from inferometer.kernels.rank_gather import gathers, rank_gather
-from inferometer.kernels.rank_sum import rank_sum, rank_sum_norm, rank_sum_torch, sums, sums_rows
+from inferometer.kernels.rank_sum import DTYPES, adds, rank_sum, rank_sum_add, rank_sum_norm, rank_sum_torch, sums, sums_rows
 from inferometer.nn.collective import Collective, side_by_side
 
 T = TypeVar("T")
-
-ROOM_WORDS: Final = 4096
-"""Of a program of a mailbox: 32 KiB, the widest row of a model in 16 bits, and of all programs 4 MiB."""
-PIECES_FROM: Final = 16 << 20
-"""Bytes of a sum from which on its first rows are sent while the last are computed, however they are sent."""
 
 
 class GpuCollective:
@@ -46,14 +41,16 @@ class GpuCollective:
         self._host, self._store, self._limit, self._invariant = host, store, limit, invariant
         self.notice: str | None = None
         self._box: Mailbox | None = None
-        self._copies: PeerCopies | None = None
+        self._rows: PeerRows | None = None
         peers = Peers.of(host, store, device)
         if peers is not None:
             try:
-                self._box, self._copies = open_mailbox(ROOM_WORDS, peers), PeerCopies(peers)
+                self._box, self._rows = open_mailbox(ROOM_WORDS, peers), PeerRows.open(peers)
             except UnsharedMemoryError as error:
                 self.notice = f"the GPUs reach each other, but their memory is not shared ({error}): sums go through NCCL, and are slower"
         self.linked = self._box is not None
+        # For when ranks have failed: page-locked memory is then not to be had while launches wait.
+        self._words = torch.zeros(1 << 17 if self.linked else 0, dtype=torch.int64, pin_memory=self.linked)
 
     def all_reduce(self, x: Tensor) -> Tensor:
         if not x.is_cuda:
@@ -63,18 +60,28 @@ class GpuCollective:
 
     def all_reduce_norm(self, x: Tensor, residual: Tensor, norm: NormWeights) -> Tensor:
         x = x.contiguous()
-        way = self.way(x)
-        if not self._invariant:
-            if way == "mailbox" and self._box is not None and sums_rows(x, self._box):
-                return rank_sum_norm(x, residual, norm, self._box)
-            if way == "copies" and self._copies is not None:
-                return self._copies.sum_of(lambda rows: rows, x, residual, norm)
-        return norm.of(residual, self.sum_by(way, x))
+        return self.norm_by(self.way(x), x, residual, norm)
+
+    def all_reduce_add(self, x: Tensor, residual: Tensor) -> Tensor | None:
+        x = x.contiguous()
+        if self._invariant or self._box is None or not adds(x, self._box) or self.way(x) != "mailbox":
+            return None
+        return rank_sum_add(x, residual, self._box)
 
     def sum_of(self, function: Callable[[Tensor], Tensor], x: Tensor, residual: Tensor, norm: NormWeights) -> Tensor:
-        if residual.nbytes < PIECES_FROM or self._invariant or self._copies is None or self.way(residual) != "copies":
-            return self.all_reduce_norm(function(x), residual, norm)
-        return self._copies.sum_of(function, x, residual, norm)
+        rows = self._scattering(residual)
+        return self.all_reduce_norm(function(x), residual, norm) if rows is None else rows.sum_of(function, x, residual, norm)
+
+    def completed(self, residual: Tensor) -> Tensor:
+        rows = self._scattering(residual)
+        return residual if rows is None else rows.completed(residual)
+
+    def kept(self, x: Tensor) -> Tensor:
+        return x.clone() if self._rows is not None and self._rows.holds(x) else x
+
+    def _scattering(self, residual: Tensor) -> PeerRows | None:
+        """What adds up such a residual, of which each rank then has rows of its own."""
+        return None if self._invariant or self.way(residual) != "rows" else self._rows
 
     def gather(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         x = x.contiguous()
@@ -84,8 +91,8 @@ class GpuCollective:
             return self._host.gather(x, out)
         if self._box is not None and gathers(x, out, self._box):
             return rank_gather(x, out, self._box)
-        if self._copies is not None and self._copies.serves(x.shape[1] * x.element_size()):
-            return self._copies.gather(x, out)
+        if self._rows is not None and self._rows.gathers(x):
+            return self._rows.gather(x, out)
         return side_by_side(self._nccl.parts(x), out)
 
     def minimum(self, number: int) -> int:
@@ -94,37 +101,42 @@ class GpuCollective:
     def broadcast(self, value: T) -> T:
         return self._host.broadcast(value)
 
+    @torch.inference_mode()  # as may have been on where the memory was made, which nobody else may then write to
     def let_go(self, seconds: float) -> bool:
         """Once another rank has failed: ends what waits for it on this device, so that the device can be used, and left. Whether it has.
 
-        Called from any thread. What launches wait for are words in memory of this rank; any words will do. Results are then worth nothing.
+        Called from any thread. What launches wait for are words in memory of this rank; any words will do. They come by copies from the
+        host: launches that wait, and those behind them that have begun early, may leave no processor free. Results are then worth nothing.
         """
-        boxes = [box for box in (self._box, None if self._copies is None else self._copies.meeting) if box is not None]
-        streams: list[Any] = [torch.cuda.default_stream(self.device), *([] if self._copies is None else [self._copies.side])]
+        working: Any = torch.cuda.default_stream(self.device)
         make: Any = torch.cuda.Stream
         aside, deadline = make(self.device), time.monotonic() + seconds
         if "_nccl" in self.__dict__:
             self._nccl.close()
         # Every launch takes the words away that it has waited for, and there may be hundreds behind it.
-        while not all(stream.query() for stream in streams):
+        while not working.query():
             if time.monotonic() > deadline:
                 return False
             with torch.cuda.stream(aside):
-                for box in boxes:
-                    box.words.zero_()
+                if self._rows is not None:
+                    self._rows.let_go()
+                if self._box is not None:
+                    for words in torch.split(self._box.words.view(-1), self._words.numel()):
+                        words.copy_(self._words[: words.numel()], non_blocking=True)
             aside.synchronize()
         return True
 
     def way(self, x: Tensor) -> Way:
         """How `all_reduce` adds up x, (tokens, width)."""
-        return way_for(x.nbytes, self.choice, {way: self.able(way, x) for way in ("mailbox", "copies", "nccl")})
+        return way_for(x.nbytes, self.choice, {way: self.able(way, x) for way in ("mailbox", "rows", "nccl")})
 
     def able(self, way: Way, x: Tensor) -> bool:
         """Whether x can be added up in this way, now."""
         if way == "mailbox":
             return self._box is not None and sums(x, self._box)
-        if way == "copies":
-            return self._copies is not None and self._copies.serves(x.shape[-1] * x.element_size())
+        if way == "rows":
+            whole = x.dtype in DTYPES and x.shape[-1] <= WIDEST
+            return whole and self._rows is not None and self._rows.serves(x.shape[-1] * x.element_size())
         # Where NCCL was recorded, memory could no longer be shared: a process may do so again for another model.
         return not self.linked or not (self._invariant or torch.cuda.is_current_stream_capturing())
 
@@ -132,9 +144,18 @@ class GpuCollective:
         """x, contiguous, becomes its sum over the ranks, in this way, which is able to. Returns where the sum is."""
         if way == "mailbox" and self._box is not None:
             return rank_sum(x, self._box)
-        if way == "copies" and self._copies is not None:
-            return self._copies.sum(x)
+        if way == "rows" and self._rows is not None:
+            return self._rows.sum(x)
         return x.copy_(rank_sum_torch(self._nccl.parts(x))) if self._invariant else self._nccl.sum(x)
+
+    def norm_by(self, way: Way, x: Tensor, residual: Tensor, norm: NormWeights) -> Tensor:
+        """`all_reduce_norm` of x, contiguous, in this way, which is able to."""
+        if not self._invariant:
+            if way == "mailbox" and self._box is not None and sums_rows(x, self._box):
+                return rank_sum_norm(x, residual, norm, self._box)
+            if way == "rows" and self._rows is not None:
+                return self._rows.sum_of(lambda some: some, x, residual, norm)
+        return norm.of(residual, self.sum_by(way, x))
 
     def disconnect(self) -> None:
         """Closes what NCCL holds, until it is needed again."""

@@ -14,10 +14,11 @@ from inferometer.kernels.support import power_of_two
 from inferometer.model.json_file import replace_json
 from inferometer.model.store import cache_dir
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
-Way: TypeAlias = Literal["mailbox", "copies", "nccl"]
-"""mailbox: one launch that writes to the others' memory and waits for theirs. copies: the copy engines carry it. nccl: the library."""
+Way: TypeAlias = Literal["mailbox", "rows", "nccl"]
+"""mailbox: one launch in which all send all to all. rows: one in which each adds up rows of its own and sends them to all. nccl: the
+library."""
 WAYS: Final[tuple[Way, ...]] = get_args(Way)
 
 SIZES: Final = tuple(1 << power for power in range(18, 27, 2))

@@ -11,6 +11,7 @@ from inferometer.engine.device_clock import median_seconds
 from inferometer.engine.graph import Graph
 from inferometer.engine.parallel.gpu_collective import GpuCollective
 from inferometer.engine.parallel.sum_choice import SIZES, WAYS, Way, best, choice_path, load_choice, save_choice
+from inferometer.kernels.norm import NormWeights
 
 CALLS: Final = 10
 """Behind each other, so that the host is no part of their time."""
@@ -29,8 +30,8 @@ def tune_sums(collective: GpuCollective) -> None:
     known = collective.broadcast(dict(load_choice(path)) if collective.rank == 0 else {})
     if not known:
         with torch.cuda.device(collective.device), torch.inference_mode():
-            # Between two ranks every way sends as much, and the copy engines leave the processors to the products.
-            ways = WAYS if collective.size > 2 else ("mailbox", "copies")
+            # Between two ranks the library sends as much as rows do, and norms nothing.
+            ways = WAYS if collective.size > 2 else ("mailbox", "rows")
             times = {size: times_s(collective, size, ways) for size in SIZES}
             torch.cuda.synchronize()
         known = collective.broadcast(best(times))
@@ -42,15 +43,16 @@ def tune_sums(collective: GpuCollective) -> None:
 
 
 def times_s(collective: GpuCollective, nbytes: int, ways: Sequence[Way] = WAYS) -> dict[Way, float]:
-    """Seconds of a sum of so many bytes, on the slowest rank, in each of these ways that can."""
-    x = torch.zeros(nbytes // (2 * WIDTH), WIDTH, dtype=torch.bfloat16, device=collective.device)
+    """Seconds of a sum of so many bytes with residual and norm, on the slowest rank, in each of these ways that can."""
+    x, residual = torch.zeros(2, nbytes // (2 * WIDTH), WIDTH, dtype=torch.bfloat16, device=collective.device)
+    norm = NormWeights("rms", 1e-5, None, None)
     found: dict[Way, float] = {}
     for way in ways:
         if collective.able(way, x):
 
             def calls(way: Way = way) -> None:
                 for _ in range(CALLS):
-                    collective.sum_by(way, x)
+                    collective.norm_by(way, x, residual, norm)
 
             calls()  # connected and compiled
             # NCCL is not recorded: see `GpuCollective.able`.

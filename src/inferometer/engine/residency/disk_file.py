@@ -51,16 +51,27 @@ def extents(sizes: list[int]) -> tuple[list[Extent], int]:
     return found, end
 
 
+@dataclass(frozen=True, slots=True)
+class DiskSpace:
+    """Where weights may lie on a disk. relief: what to do so that less lies there. buffer_bytes: of the host's memory, most that reading
+    it may take; None for what reads fastest."""
+
+    folder: Path
+    relief: str = "raise --host-memory"
+    buffer_bytes: int | None = None
+
+
 class DiskFile:
-    """`size` bytes in a new file of `folder`, which is made if need be.
+    """`size` bytes in a new file of a folder, which is made if need be.
 
     The file is locked for as long as it is open. Files that a killed process has left there, which nobody has locked, are removed first.
     All of its space is taken at once, so that a full disk is told before anything is written. Reads go around the system's cache where
     the file system lets them. Raises DiskError, one line, for whatever goes wrong.
     """
 
-    def __init__(self, folder: Path, size: int) -> None:
-        self.folder = folder
+    def __init__(self, space: DiskSpace, size: int) -> None:
+        self.folder = folder = space.folder
+        self._relief = space.relief
         with self._told(f"cannot hold {size / 2**30:.2f} GiB of weights"):
             folder.mkdir(parents=True, exist_ok=True)
             remove_abandoned(folder)
@@ -126,7 +137,7 @@ class DiskFile:
         except OSError as error:
             place, reason = getattr(self, "path", self.folder), error.strerror or str(error)
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                reason, remedy = f"the disk is full ({reason})", "free space there, or raise --host-memory"
+                reason, remedy = f"the disk is full ({reason})", f"free space there, or {self._relief}"
             else:
                 remedy = "give another folder with --disk"
             raise kind(f"--disk {self.folder}: {place} {what}: {reason}; {remedy}") from None

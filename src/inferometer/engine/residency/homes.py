@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from torch import Tensor
 
 from inferometer.engine.residency.delivery import Delivery
-from inferometer.engine.residency.disk_file import DiskFile, Extent, extents
+from inferometer.engine.residency.disk_file import DiskFile, DiskSpace, Extent, extents
 from inferometer.engine.residency.disk_reader import DiskReader
 from inferometer.model.placement import LayerPlace, Placement
 from inferometer.nn.host_buffer import HostBuffer
@@ -17,11 +15,11 @@ from inferometer.nn.host_buffer import HostBuffer
 class LayerHomes:
     """The slots of the ring on `device`, and for each streamed layer what stays on the device, in the host's memory and on the disk.
 
-    folder: for the file, where anything lies on the disk. Raises torch.OutOfMemoryError where the slots have no room, DiskError where the
-    file has none; the host's memory is taken layer by layer (`keep`).
+    disk: for the file, where anything lies there. Raises torch.OutOfMemoryError where the slots have no room, DiskError where the file has
+    none; the host's memory is taken layer by layer (`keep`).
     """
 
-    def __init__(self, placement: Placement, device: torch.device, folder: Path | None = None) -> None:
+    def __init__(self, placement: Placement, device: torch.device, disk: DiskSpace | None = None) -> None:
         self._placement, self._device = placement, device
         self._slots = [torch.empty(placement.slot_bytes, dtype=torch.uint8, device=device) for _ in range(placement.ring_slots)]
         self._staying: dict[int, Tensor] = {}
@@ -30,10 +28,10 @@ class LayerHomes:
         self.reader: DiskReader | None = None
         written = [layer for layer in placement.streamed_layers if placement.layers[layer].disk]
         if written:
-            assert folder is not None, "what lies on the disk has a folder"
+            assert disk is not None, "what lies on the disk has a folder"
             runs, size = extents([placement.layers[layer].disk for layer in written])
             self._extents = dict(zip(written, runs, strict=True))
-            self.reader = DiskReader(DiskFile(folder, size), max(run.size for run in runs), device)
+            self.reader = DiskReader(DiskFile(disk, size), max(run.size for run in runs), device, disk.buffer_bytes)
 
     @property
     def host_bytes(self) -> int:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from inferometer.engine.residency.courier import Courier, DirectCourier, ThreadCourier
+from inferometer.engine.residency.disk_file import DiskSpace
 from inferometer.engine.residency.homes import LayerHomes
 from inferometer.engine.residency.link import Link, link_to
 from inferometer.engine.residency.streamed import StreamedLayers
@@ -35,13 +35,13 @@ def load_streamed(
     dtype: torch.dtype,
     numerics: Numerics = Numerics.FASTEST,
     quantised: Layouts | None = None,
-    folder: Path | None = None,
+    disk: DiskSpace | None = None,
     link: Link | None = None,
 ) -> Transformer:
     """The model, its layers where `place` puts them by the bytes of each.
 
     A layer is read into its slot as one that stays would be, rounded there if it is to be, and goes from there to where it lives: beside
-    the model no more is held than one tensor of the checkpoint. link: to the device, None for what it has.
+    the model no more is held than one tensor of the checkpoint. disk: for what lies on one. link: to the device, None for what it has.
     Raises UserError, and torch.OutOfMemoryError where the device has too little memory for what stays.
     """
     homes: list[LayerHomes] = []
@@ -49,7 +49,7 @@ def load_streamed(
 
     def memory(sizes: Sequence[int]) -> Sequence[Tensor | None]:
         placements.append(place(sizes))
-        homes.append(LayerHomes(placements[0], device, folder))
+        homes.append(LayerHomes(placements[0], device, disk))
         return homes[0].memory()
 
     try:

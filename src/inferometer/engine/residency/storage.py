@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from inferometer.engine.residency.disk_file import DiskSpace
 from inferometer.engine.residency.disk_reader import least_bytes
 from inferometer.errors import PointlessWarning, UserError
 from inferometer.hardware.host_memory import free_host_bytes
@@ -22,6 +23,9 @@ from inferometer.model.spec import ModelSpec
 
 AMPLE = 0.8
 """The part of the device's memory up to which weights leave enough beside them for the cache."""
+
+PAGES_SHARE = 0.25
+"""Of the host's memory that is kept for pages where weights may go to a disk instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,8 @@ class Storage:
                 raise UserError(f"{option} goes with --offload or --percent: without them nothing leaves the device")
         if host_memory is not None and not positive(host_memory):
             raise UserError(f"--host-memory must be a number of GiB above 0, not {host_memory!r}")
+        if host_memory is not None and disk is not None and host_memory * 2**30 < least_bytes():
+            raise UserError(f"--host-memory {host_memory:g} has no room for {least_bytes()} bytes through which weights come from --disk")
         if disk is not None and not asked.weights:
             raise UserError("--disk holds weights, and all of them stay on the device; add --offload weights, or leave out --disk")
         folder = None if disk is None else Path(disk)
@@ -56,9 +62,22 @@ class Storage:
         return cls(asked, None if host_memory is None else int(host_memory * 2**30), folder)
 
     @property
+    def _option(self) -> str:
+        """What asked for it."""
+        return "--offload" if self.offload.disk is None else "--percent"
+
+    @property
     def streams(self) -> bool:
         """Whether any weights come and go."""
         return self.offload.weights > 0
+
+    @property
+    def disk(self) -> DiskSpace | None:
+        """What may lie on the disk, and how; None for nothing."""
+        if self.folder is None:
+            return None
+        relief = "raise --host-memory" if self.offload.disk is None else "raise the second of --percent's numbers"
+        return DiskSpace(self.folder, relief, self.host_bytes)
 
     def place(self, layer_bytes: Sequence[int], spec: ModelSpec, room: DeviceRoom, dtype: torch.dtype) -> Placement:
         """Where the layers of a model lie.
@@ -70,7 +89,7 @@ class Storage:
         if beside + total <= AMPLE * room.bytes:
             message = (
                 f"all weights of {spec.name} ({(beside + total) / 2**30:.2f} GiB) fit into the {room.bytes / 2**30:.2f} GiB that may be "
-                "taken of the device: offloading them is pointless and slow; leave out --offload"
+                f"taken of the device: offloading them is pointless and slow; leave out {self._option}"
             )
             warnings.warn(message, PointlessWarning, stacklevel=2)
         streaming = self.offload.place(layer_bytes, None, disk=True)
@@ -80,6 +99,8 @@ class Storage:
         reserved = max(*layer_bytes, least_bytes())
         free = free_host_bytes() - (beside + streaming.device_bytes if room.of_host else 0)
         limit = free if self.host_bytes is None else min(self.host_bytes, free)
+        if self.offload.pages and self.offload.disk is None and self.folder is not None:
+            limit -= int(limit * PAGES_SHARE)  # else weights would take all, though a disk is there for them
         return self.offload.place(layer_bytes, max(0, limit - reserved), disk=self.folder is not None)
 
 
