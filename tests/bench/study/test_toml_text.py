@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from inferometer.bench.study.toml_text import dumps, line_of
 
-KEYS = st.text(min_size=1, max_size=8)
+# What a table may be called: anything that prints.
+KEYS = st.text(st.characters(exclude_categories=["C", "Z"], include_characters=" "), min_size=1, max_size=8)
 PLAIN = st.one_of(
     st.booleans(),
     st.integers(-(2**63), 2**63 - 1),
@@ -19,16 +20,10 @@ PLAIN = st.one_of(
     st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=12),
 )
 VALUES: st.SearchStrategy[Any] = st.recursive(PLAIN, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3))
-DOCUMENTS = st.dictionaries(KEYS.filter(lambda key: all(not 0xD800 <= ord(c) < 0xE000 for c in key)), VALUES, max_size=5)
+DOCUMENTS = st.dictionaries(KEYS, VALUES, max_size=5)
 
 
-def clean(value: Any) -> bool:
-    if isinstance(value, dict):
-        return all(key.isprintable() and clean(each) for key, each in value.items())
-    return all(clean(each) for each in value) if isinstance(value, list) else True
-
-
-@given(DOCUMENTS.filter(clean))
+@given(DOCUMENTS)
 def test_what_is_written_is_read_back(document: dict[str, Any]) -> None:
     assert tomllib.loads(dumps(document)) == document
 
