@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from inferometer.engine.facts import Facts
-from inferometer.engine.sweep_graphs import SweepGraphs
+from inferometer.engine.sweep_graphs import FEW_TOKENS, LAYER_FLOPS, PROMPTS, SweepGraphs
+from inferometer.estimate.stack import find_stack
 from inferometer.kernels.token_choice import best, choose_torch
 from inferometer.kernels.token_rows import Places
 from inferometer.nn.batch import RaggedBatch
@@ -125,3 +126,8 @@ def test_each_kind_is_recorded_for_itself() -> None:
         for _ in range(2):
             kind(*facts(sweeps.next()))
         assert sweeps.graphs.recorded == recorded + 1
+
+
+def test_the_estimator_knows_which_prompts_are_recorded() -> None:
+    stack = find_stack("native")
+    assert (stack.recorded_prompts, stack.recorded_tokens, stack.recorded_layer_flops) == (PROMPTS, FEW_TOKENS, LAYER_FLOPS)

@@ -13,6 +13,7 @@ from inferometer.estimate.gemm import overlapped, product
 from inferometer.estimate.machine import Machine
 from inferometer.estimate.power import Power
 from inferometer.estimate.stack import Stack, loss_item_bytes
+from inferometer.model.footprint import layer_weight_bytes
 from inferometer.model.formats import Formats
 from inferometer.model.ops import Op
 from inferometer.model.spec import ModelSpec
@@ -58,6 +59,10 @@ class Pricing:
         return self.machine.memory_bytes_s * self.stack.memory_share
 
     @cached_property
+    def _layer_weights(self) -> int:
+        return layer_weight_bytes(self.spec, Formats(dtype="float32")) // 4
+
+    @cached_property
     def _attention(self) -> Attention:
         return Attention(spec=self.spec, stack=self.stack, machine=self.machine, formats=self.formats)
 
@@ -66,7 +71,7 @@ class Pricing:
         times = (*(self.op_time(op, step) for op in ops), *self._sampler(ops, step))
         launches = sum(each.launches for each in times)
         decodes = all(share.queries == 1 and share.before for share in step.shares)
-        host, after, waits = self._host_s(launches, decodes), self._after_s(step), self._waits_s(ops)
+        host, after, waits = self._host_s(launches, step, decodes), self._after_s(step), self._waits_s(ops)
 
         def total(clock: float) -> float:
             device = sum(each.seconds(clock) for each in times)
@@ -146,9 +151,18 @@ class Pricing:
             OpTime(op=op, tensor_s=0.0, vector_s=0.0, memory_s=seconds, link_s=0.0, fixed_s=fixed, busy_s=0.0, bytes=moved, launches=4),
         )
 
-    def _host_s(self, launches: int, decodes: bool) -> float:
+    def _records(self, step: Step) -> bool:
+        """Whether a step with prompts is a recorded graph."""
+        prompts = [share for share in step.shares if share.queries > 1 or not share.before]
+        tokens = sum(share.count * share.queries for share in prompts)
+        few = tokens <= self.stack.recorded_tokens or 2 * tokens * self._layer_weights <= self.stack.recorded_layer_flops
+        return step.cached and few and 0 < sum(share.count for share in prompts) <= self.stack.recorded_prompts
+
+    def _host_s(self, launches: int, step: Step, decodes: bool) -> float:
         if (self.stack.recorded and decodes) or self.stack.recorded_prefill:
             return 0.0
+        if self._records(step):
+            return launches * self.stack.replayed_s
         measured = self.machine.limits.launch_s
         launch = max(self.stack.launch_s, 2 * measured) if measured else self.stack.launch_s
         return launches * launch + self.spec.layers * self.stack.layer_s

@@ -33,6 +33,7 @@ class Stack:
     - kernel_s: what a kernel takes on the device besides, start and end included.
     - launch_s, layer_s, step_s: what the host spends on a launch, on a layer besides, on a step besides (scheduling, reading tokens).
     - sequence_s, prompt_token_s: on each sequence of a step, and on each prompt token (its log-probability and text on the host).
+    - replayed_s: on a launch of a recorded step with prompts, what lies around the step included.
     - unhidden_s, unhidden_sequence_s: on a step of a generation, and on each of its sequences, where the host is the device as well. A GPU
       runs on meanwhile.
     - decomposed_s: on a product whose outliers it looks for first (bitsandbytes), waiting for the device.
@@ -53,8 +54,9 @@ class Stack:
       score_bytes for each. fused_decode: steps of single tokens have a fused kernel though prompts have none. fused_head_sizes: the only
       head sizes of the fused kernels; empty for all. skips_masked: kernels skip what the causal mask hides.
     - recorded: decode steps are recorded graphs, scheduled while the one before runs: the host adds step_s and nothing else.
-      recorded_prefill: prompts too. synchronous: the host waits for the device in every layer, so that their times add up.
-      counts_host: whether the stack's published times include waiting for the host.
+      recorded_prefill: prompts too; recorded_prompts, recorded_tokens: or steps of so many prompts with so many tokens at most, or with no
+      more FLOPs of a layer's products than recorded_layer_flops. synchronous: the host waits for the device in every layer, so that their
+      times add up. counts_host: whether the stack's published times include waiting for the host.
     - groups_apart: groups of a block run one after another through each layer; else as one batch.
     - one_shot: small sums over devices have kernels of their own. peer_sums: devices that reach each other write sums into each other's
       memory, with residual and norm in the same launch, and large ones while products run; the likeliest token is chosen without
@@ -84,6 +86,7 @@ class Stack:
     step_s: float
     sequence_s: float
     prompt_token_s: float
+    replayed_s: float
     unhidden_s: float
     unhidden_sequence_s: float
     decomposed_s: float
@@ -109,6 +112,9 @@ class Stack:
     score_bytes: float
     recorded: bool
     recorded_prefill: bool
+    recorded_prompts: int
+    recorded_tokens: int
+    recorded_layer_flops: float
     groups_apart: bool
     counts_host: bool
     synchronous: bool
