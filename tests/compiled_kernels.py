@@ -117,9 +117,9 @@ def prefill(card: Card, heads: int, kv_heads: int, head_size: int, dtype: torch.
     card.check(kernels=1)
 
 
-def linear(card: Card, rows: int, outputs: int, inputs: int, dtype: torch.dtype) -> None:
+def linear(card: Card, rows: int, outputs: int, inputs: int, dtype: torch.dtype, *, biased: bool = True) -> None:
     x, residual = torch.zeros(rows, inputs, dtype=dtype), torch.zeros(rows, outputs, dtype=dtype)
-    weight, bias = torch.zeros(1, dtype=dtype).expand(outputs, inputs), torch.zeros(outputs, dtype=dtype)
+    weight, bias = torch.zeros(1, dtype=dtype).expand(outputs, inputs), torch.zeros(outputs, dtype=dtype) if biased else None
     weight.is_contiguous = lambda: True  # type: ignore[method-assign, assignment]  # as large as it says, without the memory
     skinny.skinny_triton(x, weight, bias, activation="gelu_tanh", residual=residual)
     card.check(kernels=1)
