@@ -122,11 +122,11 @@ def measure(part: str, profiled: bool) -> Iterator[dict[str, Any]]:
         return
     name = FORMATS.get(part)  # none for kv
     llm = LLM(MODEL, weights="dummy", dtype="bfloat16", device="cuda", quantize=name)
-    tune(llm.model, (1, 16), seconds=60)
     if part == "kv":
         for kv, dtype in (("bf16", None), ("fp8", torch.float8_e4m3fn), ("int8", torch.int8)):
             yield {**about, "measured": "kv", "format": kv, "ms": decode_ms(llm, 48, 1900, kv_dtype=dtype, times=3)}
         return
+    tune(llm.model, (1, 16), seconds=60)
     yield {**about, "measured": "bytes", "format": part, "weight_bytes": llm.model.weight_bytes, "launches": launches_of(llm)}
     for rows in (1, 16):
         yield {**about, "measured": f"decode {rows}", "format": part, "ms": decode_ms(llm, rows, 128)}

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 
 class UserError(Exception):
     """Wrong usage or an impossible request; the command line prints its one line and exits with 2.
@@ -19,4 +25,17 @@ class RunError(UserError):
 
 
 class PointlessWarning(UserWarning):
-    """What was asked for works and helps nobody; the command line prints it as one line."""
+    """What was asked for works and helps nobody; the command line and the server print it as one line."""
+
+
+def warn_in_one_line() -> None:
+    """From now on a warning of ours is a line on stderr, without the place in our source that it comes from."""
+    warnings.simplefilter("always", PointlessWarning)
+    warnings.showwarning = partial(_show, warnings.showwarning)
+
+
+def _show(otherwise: Callable[..., None], message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+    if issubclass(category, PointlessWarning):
+        print(f"inferometer: warning: {' '.join(str(message).split())}", file=sys.stderr)
+    else:
+        otherwise(message, category, *where, **more)

@@ -129,8 +129,8 @@ def test_what_does_not_fit_is_told_apart_before_a_launch() -> None:
     assert sums(torch.zeros(4, 4096, dtype=torch.bfloat16), box)
     assert not sums(torch.zeros(5, 4096, dtype=torch.bfloat16), box)
     assert not sums(torch.zeros(0, dtype=torch.bfloat16), box)
-    assert adds(torch.zeros(1, 2048, dtype=torch.bfloat16), box)
-    assert not adds(torch.zeros(2, 2048, dtype=torch.bfloat16), box)
+    assert adds(torch.zeros(1, 1024, dtype=torch.bfloat16), box)
+    assert not adds(torch.zeros(2, 1024, dtype=torch.bfloat16), box)
     assert not adds(torch.zeros(1, 2048, dtype=torch.float64), box)
     assert not sums(torch.zeros(3, dtype=torch.bfloat16), box)  # no whole number of words
     assert not sums(torch.zeros(4, 8).T, box)

@@ -7,14 +7,13 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, NoReturn, Protocol, cast
+from typing import NoReturn, Protocol, cast
 
 from inferometer import __version__
 from inferometer.engine.parallel.torchrun import Torchrun
-from inferometer.errors import PointlessWarning, RunError, UserError
+from inferometer.errors import RunError, UserError, warn_in_one_line
 
 # Each is a module of this package with `configure(parser)` and `run(arguments) -> exit code`.
 COMMANDS = {
@@ -104,17 +103,8 @@ def _dispatch(given: list[str]) -> int:
     except SystemExit as done:  # --help and --version
         return int(done.code or 0)
     with warnings.catch_warnings():
-        warnings.simplefilter("always", PointlessWarning)
-        warnings.showwarning = partial(_show, warnings.showwarning)
+        warn_in_one_line()
         return _module(arguments.command).run(arguments)
-
-
-def _show(otherwise: Callable[..., None], message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-    """A warning of ours is one line, without the place in our source that it comes from."""
-    if issubclass(category, PointlessWarning):
-        print(f"inferometer: warning: {' '.join(str(message).split())}", file=sys.stderr)
-    else:
-        otherwise(message, category, *where, **more)
 
 
 def _chosen(given: list[str]) -> str | None:

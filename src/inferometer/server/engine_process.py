@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 
 from inferometer.engine.parallel.lifeline import die_with
 from inferometer.engine.parallel.torchrun import Torchrun
-from inferometer.errors import UserError
+from inferometer.errors import UserError, warn_in_one_line
 from inferometer.server.frames import FrameReader, frame, receive
 from inferometer.server.messages import Begin, Command, Event, Failed, Lost, Ping, Pong, Ready
 
@@ -38,6 +38,7 @@ def main(arguments: list[str]) -> int:
     """The process's exit code: 0 once it was told to end, 1 where the model could not be started."""
     end, parent = socket.socket(fileno=int(arguments[0])), int(arguments[1])
     die_with(parent)
+    warn_in_one_line()
     # A terminal's interrupt and a supervisor's signal go to the whole group; when this process ends is the other one's to say.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
