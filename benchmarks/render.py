@@ -39,7 +39,7 @@ def head() -> str:
         "# Results",
         "Written by `python benchmarks/render.py` from the records in `benchmarks/results/` and `benchmarks/measurements/`; each file is "
         "one run on one machine.",
-        page(outcomes(read_targets(ROOT / "benchmarks" / "targets.toml"), [RESULTS, MEASUREMENTS])),
+        page(outcomes(read_targets(ROOT / "benchmarks" / "targets.toml"), [RESULTS, MEASUREMENTS, ROOT / "results"])),
     ))  # fmt: skip
 
 

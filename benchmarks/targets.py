@@ -8,9 +8,12 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from inferometer.bench.records.journal import read_records
+from inferometer.bench.study.folder import RECORDS
 
 Fields = Mapping[str, Any]
 
@@ -19,10 +22,10 @@ Fields = Mapping[str, Any]
 class Target:
     """One row.
 
-    records: the file, by its stem; where: the fields of the record that is meant. figure: its field that is held against at_least or
-    at_most, each a number or the name of a field. over: fields of the record of the same file by whose figure it is divided; under: that
-    is divided by it. shown, bound, predicted: fields of the record that stand beside it, in `unit`. note: what binds where it is missed,
-    and what was tried.
+    records: the file, by its stem, or the study; where: the fields of the record that is meant. figure: its field that is held against
+    at_least or at_most, each a number or the name of a field. over: fields of the record of the same file by whose figure it is divided;
+    under: that is divided by it. shown, bound, predicted: fields of the record that stand beside it, in `unit`. note: what binds where it
+    is missed, and what was tried.
     """
 
     part: str
@@ -72,6 +75,7 @@ def read_targets(file: Path) -> list[Target]:
 def outcomes(targets: list[Target], folders: list[Path]) -> list[Outcome]:
     """Each beside the record that it names; where several match, the last."""
     files = {file.stem: _records(file) for folder in folders for file in sorted(folder.glob("*.jsonl"))}
+    files |= {file.parent.name: _measured(file) for folder in folders for file in sorted(folder.glob(f"*/{RECORDS}"))}
     return [_outcome(target, files.get(target.records, [])) for target in targets]
 
 
@@ -81,14 +85,22 @@ def page(found: list[Outcome]) -> str:
     for name in dict.fromkeys(outcome.target.part for outcome in found):
         rows = [outcome for outcome in found if outcome.target.part == name]
         parts += [f"### {name}", _table([_row(outcome) for outcome in rows])]
-        notes = [f"- {outcome.target.work}: {outcome.target.note}" for outcome in rows if outcome.target.note and outcome.held is not True]
+        missed = [outcome.target for outcome in rows if outcome.target.note and outcome.held is not True]
+        notes = dict.fromkeys(target.note for target in missed)
         if notes:
-            parts.append("\n".join(notes))
+            lines = (f"- {'; '.join(target.work for target in missed if target.note == note)}: **{note}**" for note in notes)
+            parts.append("\n".join(lines))
     return "\n\n".join(parts)
 
 
 def _records(file: Path) -> list[Fields]:
-    return [_flat(json.loads(line)) for line in file.read_text().splitlines()]
+    records = [_flat(json.loads(line)) for line in file.read_text().splitlines()]
+    return [{"device_name": records[0].get("device_name"), **record} for record in records]
+
+
+def _measured(file: Path) -> list[Fields]:
+    """Of a study: its records are stored compactly."""
+    return [_flat(asdict(record)) for record in read_records(file)]
 
 
 def _flat(record: Fields, before: str = "") -> dict[str, Any]:
@@ -123,7 +135,7 @@ def _row(outcome: Outcome) -> list[str]:
     sign = "<=" if target.at_least is None else ">="
     held = {True: "yes", False: "**no**", None: "not measured"}[outcome.held]
     beside = [_figure(None if name is None else record.get(name)) for name in (target.shown, target.predicted, target.bound)]
-    device = str(record.get("device_name", "-"))
+    device = str(record.get("device_name") or "-")
     return [target.work, f"{sign} {_figure(outcome.limit)}", _figure(outcome.measured), held, *beside, target.unit, device]
 
 

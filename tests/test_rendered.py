@@ -23,6 +23,9 @@ def test_a_stale_table_is_named_and_mended(tmp_path: Path) -> None:
         (tmp_path / "benchmarks" / folder).mkdir(parents=True)
         for file in (ROOT / "benchmarks" / folder).glob("*.jsonl"):
             (tmp_path / "benchmarks" / folder / file.name).write_bytes(file.read_bytes())
+    for file in (ROOT / "results").glob("*/*"):
+        (tmp_path / "results" / file.parent.name).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "results" / file.parent.name / file.name).write_bytes(file.read_bytes())
     for name in ("README.md", "benchmarks/RESULTS.md", "benchmarks/render.py", "benchmarks/targets.py", "benchmarks/targets.toml"):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     page = tmp_path / "README.md"
