@@ -136,3 +136,10 @@ def test_generate_takes_formats(model: Path, capsys: pytest.CaptureFixture[str])
     options = ("--model", model, "--raw", "--max-new-tokens", 4, "--device", "cpu", "--json")
     found = answer(capsys, "generate", "Ships", "--quantize", "int8", "--kv-dtype", "int8", *options)
     assert len(found["completions"][0]["token_ids"]) <= 4
+
+
+def test_what_would_do_nothing_is_refused(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(capsys, "quantize", model, "--quantize", "int8", "--windows", 4, "-o", tmp_path / "out")
+    assert "--windows 4 says how much of a text to take; add --calibrate" in said
+    assert "-o must name a folder" in refused(capsys, "quantize", model, "--quantize", "int8", "-o", "")
+    assert not (tmp_path / "out").exists()

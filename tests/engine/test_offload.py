@@ -250,10 +250,13 @@ def test_what_does_not_fit_the_device_names_the_fraction_that_does() -> None:
         ({"offload": "weights", "host_memory": 0.00001}, "--disk DIR"),
         ({"percent": (0, 50, 100, 0, 100, 0)}, "--disk DIR"),
         ({"percent": (0, 100, 100, 0, 100, 0), "host_memory": 0.00001}, "raise --host-memory"),
+        ({"offload": "weights", "disk": 5}, "--disk must be a folder, not 5"),
+        ({"offload": "weights", "disk": ""}, "--disk must be a folder, not ''"),
     ],
 )
 def test_what_makes_no_sense_is_one_line(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message) as caught:
+    # A warning would be a line beside it.
+    with warnings.catch_warnings(action="error"), pytest.raises(UserError, match=message) as caught:
         made("llama", **options)
     assert "\n" not in str(caught.value)
 

@@ -23,9 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", default="auto", metavar="auto|float32|float16|bfloat16", help="of all else (default: as it is stored)")
     group = parser.add_argument_group("calibration (without a text every number is rounded to its nearest)")
     group.add_argument("--calibrate", type=Path, metavar="TEXT", help="a text in UTF-8 such as the model will meet")
-    group.add_argument(
-        "--windows", type=at_least(1), default=WINDOWS, metavar="N", help=f"pieces of {WINDOW} tokens to take of it (default: {WINDOWS})"
-    )
+    group.add_argument("--windows", type=at_least(1), metavar="N", help=f"pieces of {WINDOW} tokens to take of it (default: {WINDOWS})")
     group.add_argument("--device", default="auto", metavar="auto|cpu|cuda[:N]", help="where to calibrate (default: the first GPU)")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
@@ -38,6 +36,10 @@ def run(arguments: argparse.Namespace) -> int:
     name = DTYPE_ALIASES.get(arguments.dtype, arguments.dtype)
     if name not in ("auto", *COMPUTE_DTYPES):
         raise UserError(f"--dtype {arguments.dtype} is unknown; use auto, {', '.join(COMPUTE_DTYPES)}")
+    if arguments.windows is not None and arguments.calibrate is None:
+        raise UserError(f"--windows {arguments.windows} says how much of a text to take; add --calibrate, or leave it out")
+    if str(arguments.output) == ".":
+        raise UserError("-o must name a folder that is not there")
     text = None if arguments.calibrate is None else read_text("--calibrate", arguments.calibrate)
 
     from inferometer.engine.device import DTYPES
@@ -49,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.output,
         dtype=None if name == "auto" else DTYPES[name],
         text=text,
-        windows=arguments.windows,
+        windows=arguments.windows or WINDOWS,
         device=arguments.device,
         progress=Bar,
     )

@@ -56,6 +56,8 @@ class Storage:
             raise UserError(f"--host-memory {host_memory:g} has no room for {least_bytes()} bytes through which weights come from --disk")
         if disk is not None and not asked.weights:
             raise UserError("--disk holds weights, and all of them stay on the device; add --offload weights, or leave out --disk")
+        if disk is not None and (not isinstance(disk, str | Path) or not str(disk)):
+            raise UserError(f"--disk must be a folder, not {disk!r}")
         folder = None if disk is None else Path(disk)
         if folder is not None and folder.exists() and not folder.is_dir():
             raise UserError(f"--disk {folder}: is a file; give a folder")
@@ -86,12 +88,6 @@ class Storage:
         """
         beside = resident_beside_layers(spec, dtype)
         total = sum(layer_bytes)
-        if beside + total <= AMPLE * room.bytes:
-            message = (
-                f"all weights of {spec.name} ({(beside + total) / 2**30:.2f} GiB) fit into the {room.bytes / 2**30:.2f} GiB that may be "
-                f"taken of the device: offloading them is pointless and slow; leave out {self._option}"
-            )
-            warnings.warn(message, PointlessWarning, stacklevel=2)
         streaming = self.offload.place(layer_bytes, None, disk=True)
         if beside + streaming.device_bytes > room.bytes:
             raise UserError(_too_large(self.offload, layer_bytes, beside, streaming, room))
@@ -101,7 +97,14 @@ class Storage:
         limit = free if self.host_bytes is None else min(self.host_bytes, free)
         if self.offload.pages and self.offload.disk is None and self.folder is not None:
             limit -= int(limit * PAGES_SHARE)  # else weights would take all, though a disk is there for them
-        return self.offload.place(layer_bytes, max(0, limit - reserved), disk=self.folder is not None)
+        placed = self.offload.place(layer_bytes, max(0, limit - reserved), disk=self.folder is not None)
+        if beside + total <= AMPLE * room.bytes:
+            message = (
+                f"all weights of {spec.name} ({(beside + total) / 2**30:.2f} GiB) fit into the {room.bytes / 2**30:.2f} GiB that may be "
+                f"taken of the device: offloading them is pointless and slow; leave out {self._option}"
+            )
+            warnings.warn(message, PointlessWarning, stacklevel=2)
+        return placed
 
 
 @dataclass(frozen=True, slots=True)
