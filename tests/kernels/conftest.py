@@ -112,3 +112,11 @@ def interpreted() -> Iterator[Callable[..., Any]]:
 @pytest.fixture
 def pages() -> type[Pages]:
     return Pages
+
+
+@pytest.fixture
+def card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What stands in for a GPU of the compute capability that is the parameter: a `compiled_kernels.Card`."""
+    from compiled_kernels import card_of  # only here, as it needs triton
+
+    return card_of(request.param, monkeypatch)

@@ -8,7 +8,7 @@ import re
 import pytest
 import torch
 
-from compiled_kernels import Card, card_of, linear, mailbox, pages, resources
+from compiled_kernels import Card, linear, mailbox, pages, resources
 from inferometer.kernels import (
     eight_bit_matmul,
     gate,
@@ -29,11 +29,6 @@ from inferometer.kernels.token_rows import Places
 from quant_cases import FORMATS, drawn_weight
 
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels are not compiled")
-
-
-@pytest.fixture
-def card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Card:
-    return card_of(request.param, monkeypatch)
 
 
 @pytest.mark.parametrize("card", [90], indirect=True)

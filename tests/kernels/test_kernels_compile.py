@@ -11,7 +11,6 @@ import torch
 from compiled_kernels import (
     Card,
     attention,
-    card_of,
     choose,
     decode,
     drawing,
@@ -53,11 +52,6 @@ from inferometer.model.spec import Activation, NormKind
 from quant_cases import FORMATS, drawn_weight
 
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels are not compiled")
-
-
-@pytest.fixture
-def card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Card:
-    return card_of(request.param, monkeypatch)
 
 
 @pytest.mark.parametrize("card", [75, 80, 90], indirect=True)

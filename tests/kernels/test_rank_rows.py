@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,10 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from inferometer.engine.parallel.peer_rows import LONG_AGO, PeerRows
+from inferometer.engine.parallel.peer_rows import FOR_GOOD, PeerRows
 from inferometer.kernels.norm import NormWeights
 from inferometer.kernels.rank_rows import SharedRows, rank_copies, rank_rows, shared_rows, takes_rows
 from inferometer.kernels.rank_sum import rank_sum_torch
+from rank_processes import run_sharing
 
 HIDDEN, SLOT, PROGRAMS = 48, 1024, 3
 ROWS = (1, 2, 5, 16, 9)
@@ -23,23 +22,13 @@ ROWS = (1, 2, 5, 16, 9)
 
 
 def run_rows(work: Callable[..., Any], size: int) -> list[Any]:
-    """What `work(shared)` returns on each rank, each a process. What has not ended after a minute is an error."""
-    context = multiprocessing.get_context("spawn")
-    memory = [torch.empty(SharedRows.nbytes(size, SLOT, PROGRAMS), dtype=torch.uint8).share_memory_() for _ in range(size)]
-    with pytest.MonkeyPatch.context() as environment, context.Manager() as manager:
-        environment.setenv("TRITON_INTERPRET", "1")
-        environment.setenv("OMP_NUM_THREADS", "1")
-        barrier = manager.Barrier(size)
-        with ProcessPoolExecutor(size, mp_context=context) as pool:
-            waiting = [pool.submit(_rank, work, rank, memory, barrier) for rank in range(size)]
-            return [each.result(timeout=120) for each in waiting]
+    """What `work(shared)` returns on each rank."""
+    memory = [torch.empty(SharedRows.nbytes(size, SLOT, PROGRAMS), dtype=torch.uint8) for _ in range(size)]
+    return run_sharing(work, memory, opened, seconds=120)
 
 
-def _rank(work: Callable[..., Any], rank: int, memory: list[Tensor], barrier: Any) -> Any:
-    torch.set_num_threads(1)
-    shared = SharedRows.over(rank, SLOT, PROGRAMS, memory[rank], [each.data_ptr() for each in memory])
-    barrier.wait(60)
-    return work(shared)
+def opened(rank: int, memory: Tensor, addresses: Sequence[int]) -> SharedRows:
+    return SharedRows.over(rank, SLOT, PROGRAMS, memory, addresses)
 
 
 def part(rank: int, rows: int, dtype: torch.dtype = torch.float32, width: int = HIDDEN) -> Tensor:
@@ -150,4 +139,4 @@ def test_whoever_waits_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     shared.uses.copy_(torch.tensor([7, 9, 8]))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(synchronize=lambda: None))
     PeerRows(shared).let_go()
-    assert int(shared.flags.min()) - int(shared.uses.max()) == LONG_AGO
+    assert int(shared.flags.min()) - int(shared.uses.max()) == FOR_GOOD

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from inferometer.kernels.activation import ACTIVATIONS, activate
+from inferometer.kernels.arrivals import last_to_arrive
 from inferometer.kernels.support import constexpr, kernel, tl
 from inferometer.model.spec import Activation
 
@@ -52,3 +53,32 @@ def finished(
     if added:
         value = (residual.to(tl.float32) + value.to(tl.float32)).to(dtype)
     return value
+
+
+@kernel()
+def put_product(
+    products: Any, bias: Any, residual: Any, out: Any, partial: Any, arrived: Any, rows: Any, outputs: Any, residual_row: Any,
+    out_row: Any, m: Any, n: Any, column: Any, part: Any, members: constexpr, tile: constexpr, parts: constexpr, activation: constexpr,
+    biased: constexpr, added: constexpr,
+) -> None:  # fmt: skip
+    """Finishes and stores float32 (members, tile), whose rows m (members, 1) and outputs n (1, tile) are real up to `rows` and `outputs`.
+
+    Where the inputs are cut into parts, the program that is the last to arrive at a tile adds them up, in their order.
+    """
+    real = (m < rows) & (n < outputs)
+    last = True
+    if parts > 1:
+        here = partial + column.to(tl.int64) * (parts * tile * members) + m * tile + tl.arange(0, tile)[None, :]
+        wanted = tl.broadcast_to(m < rows, (members, tile))
+        tl.store(here + part * (tile * members), products, mask=wanted)
+        last = last_to_arrive(arrived + column, parts)
+    if last:
+        if parts > 1:
+            products = tl.zeros([members, tile], tl.float32)
+            for other in tl.static_range(parts):
+                # Not from the L1 cache: other processors have written them.
+                products += tl.load(here + other * (tile * members), mask=wanted, other=0, cache_modifier=".cg")
+        beside = residual + m * residual_row + n
+        bias_at = bias + tl.broadcast_to(n, (members, tile))
+        rounded = finish(products, bias_at, beside, real, activation, biased, added, out.dtype.element_ty)
+        tl.store(out + m * out_row + n, rounded, mask=real)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from inferometer.kernels.arrivals import last_to_arrive
 from inferometer.kernels.eight_bit_floats import float_bits
-from inferometer.kernels.finish import finish
+from inferometer.kernels.finish import put_product
 from inferometer.kernels.prefetch import prefetch
 from inferometer.kernels.support import constexpr, kernel, tl
 
@@ -68,24 +67,10 @@ def quant_bytes_product(
     products = tl.trans(products)
     n = column * tile + tl.arange(0, tile)[None, :]
     products = products * tl.load(scale + tl.minimum(n, outputs - 1))
-    m = m[:, None]
-    real = (m < rows) & (n < outputs)
-    last = True
-    if parts > 1:
-        here = partial + column.to(tl.int64) * (parts * tile * members) + m * tile + tl.arange(0, tile)[None, :]
-        wanted = tl.broadcast_to(m < rows, (members, tile))
-        tl.store(here + part * (tile * members), products, mask=wanted)
-        last = last_to_arrive(arrived + column, parts)
-    if last:
-        if parts > 1:
-            products = tl.zeros([members, tile], tl.float32)
-            for other in tl.static_range(parts):
-                # Not from the L1 cache: other processors have written them.
-                products += tl.load(here + other * (tile * members), mask=wanted, other=0, cache_modifier=".cg")
-        beside = residual + m * residual_row + n
-        bias_at = bias + tl.broadcast_to(n, (members, tile))
-        rounded = finish(products, bias_at, beside, real, activation, biased, added, out.dtype.element_ty)
-        tl.store(out + m * out_row + n, rounded, mask=real)
+    put_product(
+        products, bias, residual, out, partial, arrived, rows, outputs, residual_row, out_row, m[:, None], n, column, part, members, tile,
+        parts, activation, biased, added,
+    )  # fmt: skip
 
 
 @kernel()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from inferometer.kernels.arrivals import last_to_arrive
-from inferometer.kernels.finish import finish
+from inferometer.kernels.finish import put_product
 from inferometer.kernels.fixed_point import four
 from inferometer.kernels.prefetch import prefetch
 from inferometer.kernels.support import constexpr, kernel, tl
@@ -91,24 +90,10 @@ def quant_few_product(
     n = column * tile + tl.arange(0, tile)[None, :]
     if kind != "int4":
         products = products * tl.load(scale + tl.minimum(n, outputs - 1))
-    m = m[:, None]
-    real = (m < rows) & (n < outputs)
-    last = True
-    if parts > 1:
-        here = partial + column.to(tl.int64) * (parts * tile * members) + m * tile + tl.arange(0, tile)[None, :]
-        wanted = tl.broadcast_to(m < rows, (members, tile))
-        tl.store(here + part * (tile * members), products, mask=wanted)
-        last = last_to_arrive(arrived + column, parts)
-    if last:
-        if parts > 1:
-            products = tl.zeros([members, tile], tl.float32)
-            for other in tl.static_range(parts):
-                # Not from the L1 cache: other processors have written them.
-                products += tl.load(here + other * (tile * members), mask=wanted, other=0, cache_modifier=".cg")
-        beside = residual + m * residual_row + n
-        bias_at = bias + tl.broadcast_to(n, (members, tile))
-        rounded = finish(products, bias_at, beside, real, activation, biased, added, out.dtype.element_ty)
-        tl.store(out + m * out_row + n, rounded, mask=real)
+    put_product(
+        products, bias, residual, out, partial, arrived, rows, outputs, residual_row, out_row, m[:, None], n, column, part, members, tile,
+        parts, activation, biased, added,
+    )  # fmt: skip
 
 
 @kernel()
@@ -143,12 +128,11 @@ def widened(
         # By tile, thread, place in a pair, two bits of the pair's number in its word, two of the word's: lower ones first.
         found = tl.join(tl.join(one, two), tl.join(three, last))
         found = tl.permute(found, (0, 6, 5, 4, 1, 3, 2) if neighbours == 4 else (0, 6, 5, 4, 3, 1, 2))
-        count: constexpr = 128
     else:
         one, two = pairs_of_bytes(one, kind, dtype, assembled), pairs_of_bytes(two, kind, dtype, assembled)
         three, last = pairs_of_bytes(three, kind, dtype, assembled), pairs_of_bytes(last, kind, dtype, assembled)
         found = tl.join(tl.join(one, two), tl.join(three, last))
         found = tl.permute(found, (0, 5, 4, 1, 3, 2) if neighbours == 4 else (0, 5, 4, 3, 1, 2))
-        count: constexpr = 64  # type: ignore[no-redef]
+    count: constexpr = 128 if kind == "int4" else 64
     found = tl.reshape(found, [tile // (16 * warps), 2, warps, 8, count])
     return tl.reshape(tl.permute(found, (0, 2, 1, 3, 4)), [tile, count])

@@ -91,7 +91,7 @@ def _file_in(folder: Path) -> Path:
             return others[0]
         if others:
             raise ModelError(f"{folder}: holds {len(others)} {pattern} files and no index of them; pass one file or add the index")
-    raise ModelError(f"{folder}: no weights ({', '.join(_CANDIDATES)}); fetch them, or pass --weights dummy to a command that measures")
+    raise ModelError(f"{folder}: no weights ({', '.join(_CANDIDATES)}); fetch them, or run generate, bench or serve with --weights dummy")
 
 
 def load(model: Transformer, source: CheckpointSource, family: Family, *, device: torch.device | str = "cpu") -> None:

@@ -17,8 +17,8 @@ ROOM_BYTES: Final = 64 << 20
 """Of a sum at most; what is larger goes in rounds."""
 PROGRAMS: Final = 2
 """Of a launch, for each processor: each has a row at a time."""
-LONG_AGO: Final = 1 << 30
-"""By how much a flag is raised that lets everybody go on for good."""
+FOR_GOOD: Final = 1 << 30
+"""By how much a flag is raised that lets everybody who waits for it go on, now and later."""
 
 
 class PeerRows:
@@ -118,7 +118,7 @@ class PeerRows:
         stream: Any = torch.cuda.current_stream(self._shared.uses.device)
         self._now.copy_(self._shared.uses, non_blocking=True)
         stream.synchronize()
-        self._up.fill_(int(self._now.max()) + LONG_AGO)
+        self._up.fill_(int(self._now.max()) + FOR_GOOD)
         self._shared.flags.copy_(self._up, non_blocking=True)
         stream.synchronize()
 
