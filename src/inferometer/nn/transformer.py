@@ -216,6 +216,7 @@ class Transformer(nn.Module):
             elif isinstance(module, Head):
                 matrix = module.matrix(self.embedding.token.weight)
                 module.product = choice.product(matrix) if len(matrix) else None
+                module.choosing_in_whole_rows = True
 
     def forward(self, batch: RaggedBatch, cache: PagedCache | None = None, logits: Literal["last", "all"] = "last") -> Tensor:
         """Logits after each sequence's last token (sequences, vocabulary), or after every token (tokens, vocabulary)."""
