@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, get_args
 
 from inferometer.cli.estimate_plot import add_plot_options, draw, write
-from inferometer.cli.options import at_least
+from inferometer.cli.options import Once, at_least
 from inferometer.errors import UserError
 from inferometer.estimate.estimate import Estimate, estimate
 from inferometer.estimate.groups import Order
@@ -24,6 +24,7 @@ _PHASES = {"forward_ms": "forward", "prefill_ms": "prefill", "decode_token_ms": 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
+    parser.register("action", None, Once)
     parser.add_argument("model", nargs="?", metavar="MODEL", help="Hub id, folder, .gguf file or preset (default: the embedded model)")
     group = parser.add_argument_group("workload")
     group.add_argument("--batch-size", type=at_least(1), default=1, metavar="N", help="sequences at a time (default: 1)")
