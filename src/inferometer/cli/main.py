@@ -57,7 +57,7 @@ class Parser(argparse.ArgumentParser):
         options.setdefault("allow_abbrev", False)
         super().__init__(*arguments, **options)  # type: ignore[arg-type]
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # type: ignore[override]
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """As argparse's, but for what is not known, which is an error of this parser: a command's, and not of the one above it."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:

@@ -18,7 +18,9 @@ from inferometer.schedule.sampling import SEEDS, SamplingParams
 class Once(argparse.Action):
     """Keeps an option's value, and refuses a second one: of two, argparse would silently take the last."""
 
-    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: str | None = None) -> None:
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: str | None = None
+    ) -> None:
         given: set[str] = namespace.__dict__.setdefault("given", set())
         if option_string is not None and self.dest in given:
             raise UserError(f"{option_string} is given twice; {parser.prog} takes one, so call it once for each")
@@ -89,7 +91,9 @@ def add_offload_options(parser: argparse.ArgumentParser) -> None:
         help="instead, FlexGen's six numbers: percent of weights, cache and activations on GPU and host; the rest of the weights on --disk",
     )
     group.add_argument("--host-memory", type=positive_number, metavar="GIB", help="most host memory to take for it (default: what is free)")
-    group.add_argument("--disk", metavar="DIR", help="folder for the weights that the host's memory has no room for")
+    group.add_argument(
+        "--disk", metavar="DIR", help="folder for the weights that the host's memory has no room for; made with all above it if missing"
+    )
 
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:

@@ -10,6 +10,7 @@ from inferometer.cli.options import at_least
 from inferometer.cli.progress import Bar
 from inferometer.cli.quality import read_text
 from inferometer.errors import UserError
+from inferometer.model.byte_size import gib
 from inferometer.model.formats import COMPUTE_DTYPES, DTYPE_ALIASES, ROUNDED_FORMATS, weight_format
 
 WINDOWS, WINDOW = 32, 512
@@ -59,5 +60,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({"model": model, "quantize": form.name, "path": str(arguments.output), "bytes": size}, indent=2))
     else:
-        print(f"{arguments.output}: {model} in {form.name}, {size / 2**20:.1f} MiB")
+        print(f"{arguments.output}: {model} in {form.name}, {gib(size)}")
     return 0

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from inferometer.bench.records.record import Record
 from inferometer.bench.records.statistics import Summary
+from inferometer.model.byte_size import gib
 from inferometer.report.markup.markdown import table
 from inferometer.report.tables.serving import served, serving_document
 from inferometer.report.tables.words import shown
@@ -198,9 +199,9 @@ def _size_notes(record: Record) -> list[str]:
     """FlexGen's figures of a case of groups or with anything elsewhere: how large it is, what it took, and what came over the link."""
     if record.status != "ok" or record.sizes is None or not (record.admission or record.offload or record.percent):
         return []
-    parts = [f"{name} {size / 2**30:.3f} GiB" for name, size in record.sizes.items()]
+    parts = [f"{name} {gib(size, digits=3)}" for name, size in record.sizes.items()]
     if record.peak_memory_bytes.allocated is not None:
-        parts.append(f"peak GPU memory {record.peak_memory_bytes.allocated / 2**30:.3f} GiB")
+        parts.append(f"peak GPU memory {gib(record.peak_memory_bytes.allocated, digits=3)}")
     if record.link_gb_s is not None:
         link = f"{record.link_gb_s:.2f} GB/s from the host"
         if record.link_bound is not None:
@@ -240,8 +241,8 @@ def _use_notes(record: Record) -> list[str]:
     peak = record.peak_memory_bytes.allocated
     if peak is not None:
         expected = None if record.predicted is None else record.predicted.peak_memory_bytes
-        beside = "" if expected is None else f" ({expected / 2**30:.2f} predicted)"
-        parts.append(f"peak of tensors {peak / 2**30:.2f} GiB{beside}")
+        beside = "" if expected is None else f" ({gib(expected).removesuffix(' GiB')} predicted)"
+        parts.append(f"peak of tensors {gib(peak)}{beside}")
     if record.pages_peak is not None:
         parts.append(f"peak of pages {record.pages_peak} (of {record.page_size} tokens)")
     joules = (record.energy or {}).get("j_per_token")
