@@ -10,6 +10,7 @@ from inferometer.engine.engine import Engine
 from inferometer.engine.residency.streamed import hides_launches
 from inferometer.errors import UserError
 from inferometer.hardware.host_memory import free_host_bytes
+from inferometer.model.byte_size import gib
 from inferometer.model.footprint import resident_weight_bytes
 from inferometer.model.formats import Formats, WeightFormat
 from inferometer.model.spec import ModelSpec
@@ -41,7 +42,7 @@ def check_weights(
     if needed > free:
         name = name if weights is None else weights.name
         raise WeightsTooLargeError(
-            f"the weights of {spec.name} in {name} need {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB of this machine's memory are "
+            f"the weights of {spec.name} in {name} need {gib(needed, digits=1)}, {gib(free, digits=1)} of this machine's memory are "
             "free; use a smaller model, or ask `inferometer estimate` where it fits"
         )
 

@@ -212,7 +212,7 @@ def test_a_setting_is_offered_even_where_it_does_not_fit(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("backend-swep", "no study 'backend-swep'; did you mean backend-sweep?"),
+        ("backend-swep", r"no study 'backend-swep'; did you mean backend-sweep\? \(one of your own is named by its file"),
         ("nothing/like.toml", "nothing/like.toml: No such file"),
     ],
 )
