@@ -130,6 +130,22 @@ def test_a_failure_within_its_loop_is_raised_and_the_next_batch_runs(tmp_path: P
     backend.close()
 
 
+def test_a_failure_in_a_check_leaves_the_next_one_able_to_run(tmp_path: Path, package: Package) -> None:
+    backend, _ = opened(tmp_path)
+    prompts = random_prompts(0, 2, 5, 300)
+    embed = backend._compute.opt_output_embed
+
+    def fail(*arguments: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    backend._compute.opt_output_embed = fail
+    with pytest.raises(torch.OutOfMemoryError):
+        backend.logits(prompts, last_only=True)
+    backend._compute.opt_output_embed = embed
+    assert backend.logits(prompts, last_only=True).shape == (2, 1, 300)
+    backend.close()
+
+
 @pytest.mark.parametrize("changes", [{"ffn_dim": 64}, {"do_layer_norm_before": False}, {"word_embed_proj_dim": 16}, {"enable_bias": False}])
 def test_an_opt_that_the_package_is_not_is_refused(changes: dict[str, Any]) -> None:
     check_model(read_spec({**CONFIGS["opt"], **PLAIN}, "tiny"))

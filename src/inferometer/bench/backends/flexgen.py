@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
@@ -176,8 +176,9 @@ class FlexGenBackend:
         setattr(self._package, "timers", self._timers)  # noqa: B010
 
     def _generate(self, prompts: Prompts, new_tokens: int) -> None:
-        # No token of a prompt is padding.
-        self._model.generate(np.array(prompts, dtype=np.int64), max_new_tokens=new_tokens)
+        # It copies and waits on the current device, which is each thread's own. No token of a prompt is padding.
+        with self._on_device():
+            self._model.generate(np.array(prompts, dtype=np.int64), max_new_tokens=new_tokens)
 
     def _run_apart(self, prompts: Prompts, new_tokens: int) -> None:
         """With a model of one group, besides the one that batches were prepared for."""
@@ -216,14 +217,18 @@ class FlexGenBackend:
             name=spec.name, num_hidden_layers=spec.layers, max_seq_len=spec.context_limit, hidden_size=spec.hidden, n_head=spec.heads,
             input_dim=spec.hidden, ffn_embed_dim=4 * spec.hidden, vocab_size=spec.vocabulary, pad_token_id=-1,
         )  # fmt: skip
-        self._model = SharedWeights(config, self._environment, self._folder, policy)
+        with self._on_device():
+            self._model = SharedWeights(config, self._environment, self._folder, policy)
         self._weights = self._model.weight_home
         self._sizes = (group, groups)
 
     def _timer(self, name: str) -> Any:
-        """Its loop calls a timer before and after each token; that is where ours comes in."""
+        """Its loop calls a timer before and after each token; that is where ours comes in. Its own refuse to start after a failed run."""
         gate = self._gate
-        return gate if gate is not None and gate.runs_here else self._timers(name)
+        return gate if gate is not None and gate.runs_here else _Untimed
+
+    def _on_device(self) -> AbstractContextManager[Any]:
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
     @contextmanager
     def _watched(self) -> Iterator[list[Tensor]]:
@@ -241,6 +246,18 @@ class FlexGenBackend:
             yield seen
         finally:
             self._compute.opt_output_embed = theirs
+
+
+class _Untimed:
+    """In place of a timer where nobody times."""
+
+    @staticmethod
+    def start() -> None:
+        """Begins nothing."""
+
+    @staticmethod
+    def stop() -> None:
+        """Ends nothing."""
 
 
 def _tensors(held: Any) -> Iterator[Any]:
