@@ -118,6 +118,16 @@ def test_a_cap_on_memory_is_the_case_s_and_kept_for_every_backend() -> None:
     assert hf.refusal is None
 
 
+@pytest.mark.parametrize("model", ["opt-1.3b", "no-such-model"])
+def test_where_weights_lie_is_the_case_that_bench_would_have(model: str) -> None:
+    more = 'percent = "30, 50 100 0 100 0"\ndisk = "/tmp/weights"\nhost_memory = 1.5'
+    (question,) = asked(more, columns=f'[[part.columns]]\nname = "one"\nmodel = "{model}"\n')
+    case, request = question.case, question.request
+    assert (request.percent, request.disk, request.host_memory) == ((30, 50, 100, 0, 100, 0), "/tmp/weights", 1.5)
+    assert (case.percent, case.disk, case.host_memory_limit) == ("30 50 100 0 100 0", True, int(1.5 * GIB))
+    assert question.refusal is None or model in question.refusal
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [
