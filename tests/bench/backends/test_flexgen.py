@@ -25,6 +25,7 @@ from inferometer.nn.load import open_source
 from inferometer.schedule.sampling import SamplingParams
 from tiny_models import CONFIGS, tiny_model
 
+CPU = torch.device("cpu")
 PLAIN = {"ffn_dim": 128, "word_embed_proj_dim": 32, "do_layer_norm_before": True}
 
 
@@ -47,8 +48,22 @@ def described(tmp_path: Path) -> ModelDescription:
 
 def opened(tmp_path: Path, group: int | None = None) -> tuple[FlexGenBackend, ModelDescription]:
     description = described(tmp_path)
-    write_arrays(open_source(description, weights="dummy"), description.spec, tmp_path / "arrays" / f"{description.spec.name}-np")
-    return FlexGenBackend(description.spec, str(tmp_path / "arrays"), torch.device("cpu"), group), description
+    write_arrays(open_source(description, weights="dummy"), description.spec, tmp_path / "arrays" / f"{description.spec.name}-np", CPU)
+    return FlexGenBackend(description.spec, str(tmp_path / "arrays"), CPU, group), description
+
+
+def test_weights_are_read_where_they_are_to_run(tmp_path: Path) -> None:
+    description = described(tmp_path)
+    source, devices = open_source(description, weights="dummy"), []
+    read = source.read
+
+    def reading(name: str, device: torch.device | str, dtype: torch.dtype) -> torch.Tensor:
+        devices.append(device)
+        return read(name, "cpu", dtype)
+
+    source.read = reading  # type: ignore[method-assign]
+    write_arrays(source, description.spec, tmp_path / "arrays", torch.device("cuda", 1))
+    assert set(devices) == {torch.device("cuda", 1)}
 
 
 @pytest.mark.parametrize("group", [None, 2])

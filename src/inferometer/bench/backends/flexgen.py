@@ -36,7 +36,7 @@ def open_backend(opening: Opening) -> FlexGenBackend:
     group = order.group_size if isinstance(order, Zigzag) else None
     with opening.source() as (source, spec), tempfile.TemporaryDirectory() as folder:
         check_model(spec)
-        write_arrays(source, spec, Path(folder) / f"{spec.name}-np")
+        write_arrays(source, spec, Path(folder) / f"{spec.name}-np", opening.device)
         return FlexGenBackend(spec, folder, opening.device, group)
 
 
@@ -47,10 +47,13 @@ def check_model(spec: ModelSpec) -> None:
         raise UserError(f"--backend flexgen runs OPT with norms before the maps and no projected embedding, which {spec.name} is not")
 
 
-def write_arrays(source: CheckpointSource, spec: ModelSpec, folder: Path) -> None:
-    """Every tensor as a float16 array in a file of its name, without an ending: the package's format."""
+def write_arrays(source: CheckpointSource, spec: ModelSpec, folder: Path, device: torch.device) -> None:
+    """Every tensor as a float16 array in a file of its name, without an ending: the package's format.
+
+    They are read to `device`, as random ones are others on another kind of device.
+    """
     folder.mkdir(parents=True)
-    for name, tensor in hf_state(source, spec, family(spec.family), dtype=torch.float16):
+    for name, tensor in hf_state(source, spec, family(spec.family), device=device, dtype=torch.float16):
         # The norm behind the last layer has another name there, as in the checkpoints of its time.
         told = name.removeprefix("model.").replace("decoder.final_layer_norm", "decoder.layer_norm")
         with (folder / told).open("wb") as file:
