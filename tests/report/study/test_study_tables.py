@@ -104,6 +104,16 @@ def test_a_table_without_records_is_named_and_not_shown() -> None:
     assert "| batch_size" not in made
 
 
+def test_tables_that_a_setting_splits_are_named_once_with_the_values_asked_for() -> None:
+    split = TABLE.replace(
+        'title = "Throughput (tokens/sec | msec/token)"',
+        'each = ["batch_size", "column", "device_name"]\ntitle = "{column} of {batch_size} on {device_name}"',
+    )
+    made = document(study_of(SWEEP + split + split), [])
+    assert made.count("{") == 0
+    assert made.count("- old / new of 1 / 2 / 4 on ...") == 1
+
+
 RATIO = """
 [[table]]
 part = "sweep"
