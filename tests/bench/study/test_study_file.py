@@ -222,6 +222,8 @@ def test_a_table_that_is_wrong_is_told_with_its_line() -> None:
     table = '\n[[table]]\npart = "sweep"\ntitle = "T"\nrows = "batch_size"\ncolumns = "column"\ncell = "throughput"\n'
     assert len(study_file(STUDY + table).study().tables) == 1
     for old, new, words in (
+        ('cell = "throughput"', 'cell = "{a\\n b}"', "line 43: table.1..cell: cell: {a b} is not {.source..figure"),
+        ('part = "sweep"', 'part = "sw\\nep"', "line 39: table.1..part: sw ep is no part of the study"),
         ('cell = "throughput"', 'cell = "thruput"', "line 43: table.1..cell: cell: 'thruput' is no figure"),
         ('part = "sweep"', 'part = "swep"', "line 39: table.1..part: swep is no part of the study"),
         ('columns = "column"\n', "", "line 38: table.1.: columns is missing"),
