@@ -95,7 +95,7 @@ def test_two_cases_in_one_cell_are_not_one_figure() -> None:
     study = study_of(SWEEP + TABLE)
     made = document(study, [ran("new", prefill=[1.0], token=[1.0], sequence_length=size) for size in (8, 16)])
     assert cells(made, "| batch_size") == [["1", "several [1]"]]
-    assert "2 cases fall into one cell" in made
+    assert "2 cases fall into one cell: name in rows, columns or where what tells them apart, which is sequence_length (" in made
 
 
 def test_a_table_without_records_is_named_and_not_shown() -> None:
