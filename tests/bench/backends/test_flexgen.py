@@ -161,6 +161,19 @@ def test_a_failure_in_a_check_leaves_the_next_one_able_to_run(tmp_path: Path, pa
     backend.close()
 
 
+def test_logits_of_the_last_position_are_made_alone(tmp_path: Path, package: Package) -> None:
+    backend, _ = opened(tmp_path)
+    prompts = random_prompts(0, 3, 7, 300)
+    everywhere, last = (backend.logits(prompts, last_only=each) for each in (False, True))
+    assert (everywhere.shape, last.shape) == ((3, 7, 300), (3, 1, 300))
+    torch.testing.assert_close(last, everywhere[:, -1:])
+    with backend._watched(last_only=True) as seen:
+        backend.prepare(3, 9)
+        backend.generate(prompts, SamplingParams(max_new_tokens=2, ignore_eos=True))
+    assert [tuple(each.shape) for each in seen] == [(3, 1, 300)] * 2
+    backend.close()
+
+
 @pytest.mark.parametrize("changes", [{"ffn_dim": 64}, {"do_layer_norm_before": False}, {"word_embed_proj_dim": 16}, {"enable_bias": False}])
 def test_an_opt_that_the_package_is_not_is_refused(changes: dict[str, Any]) -> None:
     check_model(read_spec({**CONFIGS["opt"], **PLAIN}, "tiny"))

@@ -150,20 +150,19 @@ class FlexGenBackend:
 
     def logits(self, prompts: Prompts, *, last_only: bool) -> Tensor:
         """Of the prompts, from the hidden states that its head is given; a few rows at a time are one group."""
-        with self._watched() as seen:
+        with self._watched(last_only=last_only) as seen:
             self._run_apart(prompts, 1)
-        scores = torch.cat(seen)
-        return scores[:, -1:] if last_only else scores
+        return torch.cat(seen)
 
     def continuation(self, prompts: Prompts, steps: int) -> Continuation:
         """Greedy, through its caches and in the groups that are timed."""
         if self._sizes[0] * self._sizes[1] != len(prompts):
             self.prepare(len(prompts), len(prompts[0]) + steps)
-        with self._watched() as seen:
+        with self._watched(last_only=True) as seen:
             self.generate(prompts, SamplingParams(max_new_tokens=steps, ignore_eos=True))
         tokens = self.finish()
         groups = self._sizes[1]
-        rows = [torch.cat(seen[step * groups : (step + 1) * groups])[:, -1].log_softmax(1) for step in range(steps)]
+        rows = [torch.cat(seen[step * groups : (step + 1) * groups])[:, 0].log_softmax(1) for step in range(steps)]
         chosen = [scores.gather(1, torch.tensor(tokens, device=scores.device)[:, [step]]) for step, scores in enumerate(rows)]
         return Continuation(tuple(map(tuple, tokens)), tuple(map(tuple, torch.cat(chosen, 1).tolist())))
 
@@ -234,13 +233,16 @@ class FlexGenBackend:
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
     @contextmanager
-    def _watched(self) -> Iterator[list[Tensor]]:
-        """While it lasts, the float32 logits of every call of its head, from the hidden states that the head is given."""
+    def _watched(self, *, last_only: bool) -> Iterator[list[Tensor]]:
+        """While it lasts, the float32 logits of every call of its head, from the hidden states that the head is given: at all positions of
+        each call or at the last, without which those of a large batch would take more memory than the batch.
+        """
         seen: list[Tensor] = []
         theirs = self._compute.opt_output_embed
 
         def watching(inputs: Any, norm: Any, bias: Any, head: Any, *rest: Any) -> Any:
-            hidden = functional.layer_norm(inputs.data, inputs.data.shape[-1:], norm.data, bias.data)
+            fed = inputs.data[:, -1:] if last_only else inputs.data
+            hidden = functional.layer_norm(fed, fed.shape[-1:], norm.data, bias.data)
             seen.append(functional.linear(hidden, head.data).float())
             return theirs(inputs, norm, bias, head, *rest)
 
