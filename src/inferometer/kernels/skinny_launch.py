@@ -58,6 +58,8 @@ WHOLE: dict[int, tuple[tuple[int, int, int], ...]] = {
 are slower alone, but the next launch begins beside them."""
 MOST_WHOLE = 128
 """Elements of all rows that a thread can hold."""
+MOST_FIRST: dict[int, int] = {2: 16}
+"""By rows: with how many of them launches of whole rows come before those of FEW."""
 FEW: tuple[Tiling, ...] = (
     Tiling(64, 256, 4, 3, 1, early=True),
     Tiling(128, 128, 8, 4, 1, early=True),
@@ -75,11 +77,18 @@ def candidates(rows: int, inputs: int) -> tuple[Tiling, ...]:
     """What the tables say for so many rows and inputs. The first serves unless measuring says otherwise."""
     width, padded = power_of_two(inputs), power_of_two(rows)
     launches = [
-        Tiling(min(MOST_OUTPUTS, max(1, elements * warps * 32 // width)), width, warps, 1, programs, early=True, whole=True)
-        for warps, programs, elements in WHOLE.get(padded, ())
-        if rows == 1 or width * padded <= MOST_WHOLE * warps * 32
+        (width * padded // (warps * 32), _whole(width, warps, programs, elements)) for warps, programs, elements in WHOLE.get(padded, ())
     ]
-    return tuple(dict.fromkeys(launches if rows == 1 else (*launches, *FEW)))
+    if rows == 1:
+        return tuple(dict.fromkeys(launch for _, launch in launches))
+    first = [launch for held, launch in launches if held <= MOST_FIRST.get(padded, 0)]
+    later = [launch for held, launch in launches if held <= MOST_WHOLE]
+    return tuple(dict.fromkeys((*first, *FEW, *later)))
+
+
+def _whole(width: int, warps: int, programs: int, elements: int) -> Tiling:
+    outputs = min(MOST_OUTPUTS, max(1, elements * warps * 32 // width))
+    return Tiling(outputs, width, warps, 1, programs, early=True, whole=True)
 
 
 def tiling(rows: int, inputs: int) -> Tiling:
