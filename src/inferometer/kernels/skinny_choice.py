@@ -48,6 +48,11 @@ def bucket(rows: int) -> int:
     return power_of_two(rows)
 
 
+def buckets_to(rows: int) -> tuple[int, ...]:
+    """The buckets of 1 to `rows` rows."""
+    return tuple(each for each in BUCKETS if each <= power_of_two(rows))
+
+
 def launch_for(x: Tensor, weight: Tensor, launches: Launches) -> Tiling | None:
     """How the kernel is launched for x (rows, inputs) and weight (outputs, inputs); None where it does not serve. Reads no device."""
     if x.device.type != "cuda" or x.dim() != 2 or not 0 < x.shape[0] <= MOST_ROWS or x.dtype not in DTYPES or not usable(x.device):
