@@ -16,11 +16,11 @@ from torch import Tensor
 
 from inferometer.engine.decode_chain import DecodeChain
 from inferometer.kernels.quant_choice import format_name
-from inferometer.kernels.quant_launch import quant_candidates
+from inferometer.kernels.quant_launch import quant_candidates, quant_tiling
 from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.kernels.skinny_choice import BUCKETS, DTYPES, PLAIN, Shape, bucket, choice_path, load_choices, save_choices
-from inferometer.kernels.skinny_launch import Tiling, candidates
-from inferometer.kernels.support import usable
+from inferometer.kernels.skinny_launch import Tiling, candidates, tiling
+from inferometer.kernels.support import processors, usable
 from inferometer.nn.head import Head
 from inferometer.nn.linear import Linear
 from inferometer.nn.numerics import Numerics
@@ -62,7 +62,8 @@ def tune(model: Transformer, rows: Sequence[int] = BUCKETS, *, seconds: float = 
     for count in sorted(set(rows) & set(BUCKETS)) if ranks.rank == 0 else ():
         shapes = {size: Shape(dtype, count, *size) for size in maps}
         launches = {size: candidates_for(count, _weight(modules[0], model)) for size, modules in maps.items()}
-        start = {size: known[shape] if shape in known else next(iter(launches[size]), None) for size, shape in shapes.items()}
+        standard = {size: standard_for(count, _weight(modules[0], model)) for size, modules in maps.items()}
+        start = {size: known.get(shape, standard[size]) for size, shape in shapes.items()}
         options = {size: (*launches[size], None) for size, shape in shapes.items() if shape not in known}
         if not options or time.monotonic() >= deadline:
             continue
@@ -149,6 +150,14 @@ def clock_of(
             return math.inf
 
     return seconds_of
+
+
+def standard_for(rows: int, weight: Tensor | QuantWeight) -> Choice:
+    """What serves for so many rows unless measuring says otherwise."""
+    if isinstance(weight, Tensor):
+        outputs, inputs = weight.shape
+        return tiling(rows, outputs, inputs, processors(weight.device))
+    return quant_tiling(rows, weight)
 
 
 def candidates_for(rows: int, weight: Tensor | QuantWeight) -> tuple[Tiling, ...]:
