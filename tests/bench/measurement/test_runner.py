@@ -149,6 +149,13 @@ def test_a_backend_that_never_ends_making_things_is_measured_all_the_same() -> N
     assert (record.runs, record.warmups) == (3, 1 + 4)
 
 
+def test_a_run_of_minutes_is_not_run_again_for_what_was_made_in_it() -> None:
+    """What recording takes is nothing beside it."""
+    clock = Clock()
+    (record,) = sweep({"native": Recording([1] * 99, clock=clock, prefill_s=[20.0], decode_s=[1.0])}, batch_sizes=(1,), runs=2, clock=clock)
+    assert (record.runs, record.warmups) == (2, 1 + 1)
+
+
 def test_the_others_are_not_held_up_by_one_that_makes_things() -> None:
     clock, journal = Clock(), []
     backends = {

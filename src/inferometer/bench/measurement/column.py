@@ -52,6 +52,7 @@ class Column:
     checked: Checked | None = None
     failure: Failure | None = None
     unsteady: int = 0
+    unsteady_s: float = 0.0
 
     @property
     def measured(self) -> int:

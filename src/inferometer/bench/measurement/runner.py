@@ -27,6 +27,7 @@ from inferometer.bench.records.record import Checked, PeakMemory, Record, throug
 _CHECK_STEPS = 4
 _CHECK_TOKENS = 32
 _MOST_UNSTEADY = 4
+_MOST_UNSTEADY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Effort:
     """How often a case runs: `warmups` times unseen, then `runs` times measured, and where `energy` can be told, for seconds more.
 
     A measured run in which the backend made something that the next run finds (a kernel, a recorded graph) does not count and is run
-    again, up to four times a case.
+    again, up to four times and half a minute a case.
     """
 
     runs: int
@@ -226,9 +227,10 @@ class Runner:
             times = timed_run(column.case, column.backend, prompts, self._clock)
             if not measured:
                 return
-            if _preparations(column.backend) == made or column.unsteady == _MOST_UNSTEADY:
+            taken = column.unsteady_s + times.all
+            if _preparations(column.backend) == made or column.unsteady == _MOST_UNSTEADY or taken > _MOST_UNSTEADY_S:
                 break
-            column.unsteady += 1
+            column.unsteady, column.unsteady_s = column.unsteady + 1, taken
         pages = column.backend.page_use()
         column.meter.stop(pages)
         after = _link_bytes(column.backend)
