@@ -1,6 +1,6 @@
 """What the kernels are held to on a GPU: whole steps of whole models, dummy weights in bfloat16, each beside its bound.
 
-    python benchmarks/kernels.py [--only decode|sizes] [--profile] [--output FILE]
+    python benchmarks/kernels.py [--only decode|sizes] [--profile] [--tuning-seconds S] [--output FILE]
 
 The bound is that of copy bandwidth and matrix rate as measured in the same run. Prints tables, and appends one JSON object a
 measurement to the file given. Prefill and the sweep over batch sizes, beside transformers, are `inferometer bench`'s.
@@ -15,6 +15,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
@@ -25,7 +26,7 @@ from inferometer import LLM, SamplingParams
 from inferometer.bench.machine.calibrate import calibrate
 from inferometer.bench.machine.environment import environment
 from inferometer.engine.engine import Engine
-from inferometer.engine.tuning import tune
+from inferometer.engine.tuning import launches_known, tune
 from inferometer.estimate.deployment import Deployment
 from inferometer.kernels.skinny_choice import bucket
 from inferometer.model.formats import Formats
@@ -47,9 +48,12 @@ def prompts(count: int, length: int, vocabulary: int = 50000) -> list[tuple[int,
     return [tuple(generator.randrange(4, vocabulary) for _ in range(length)) for _ in range(count)]
 
 
-def engine_for(llm: LLM, rows: int, tokens: int) -> Engine:
-    """An engine with as many pages as `rows` sequences of `tokens` tokens take, and nothing that they could share."""
-    tune(llm.model, (bucket(rows),), seconds=60)
+def engine_for(llm: LLM, rows: int, tokens: int, seconds: float) -> Engine:
+    """An engine with as many pages as `rows` sequences of `tokens` tokens take, and nothing that they could share.
+
+    seconds: for measuring launches that are not on file.
+    """
+    tune(llm.model, (bucket(rows),), seconds=seconds)
     pages = rows * -(-tokens // 16)
     return Engine(llm.model, pages=pages, seats=rows, sweep_tokens=max(16384, rows), prefix_caching=False)
 
@@ -76,10 +80,11 @@ def steps(engine: Engine, count: int) -> None:
         engine.step()
 
 
-def decode_case(llm: LLM, rows: int, context: int, where: Deployment, *, profiled: bool = False) -> dict[str, Any]:
+def decode_case(llm: LLM, rows: int, context: int, where: Deployment, *, profiled: bool, seconds: float) -> dict[str, Any]:
     """A decode step in which every row holds `context` tokens in the middle of the measurement."""
     start = context - STEPS // 2
-    engine = engine_for(llm, rows, start + 2 * STEPS)
+    engine = engine_for(llm, rows, start + 2 * STEPS, seconds)
+    known = launches_known(llm.model, rows)
     asked = prompts(rows, start)
     times = []
     for _ in range(4):
@@ -89,6 +94,7 @@ def decode_case(llm: LLM, rows: int, context: int, where: Deployment, *, profile
     step_ms = statistics.median(times[1:])
     record = {
         "measured": "decode", "model": llm.spec.name, "batch_size": rows, "context": context, "step_ms": step_ms, "steps_ms": times,
+        "launches_measured": None if known is None else f"{known[0]} of {known[1]}",
         **beside(where, decode([context] * rows), step_ms),
     }  # fmt: skip
     if profiled:
@@ -165,6 +171,7 @@ def main() -> None:
     parser.add_argument("--only", choices=("decode", "sizes"))
     parser.add_argument("--case", action="append", metavar="MODEL:ROWS:CONTEXT", help="instead: decode steps of this one; repeatable")
     parser.add_argument("--profile", action="store_true", help="also say which kernels take the time")
+    parser.add_argument("--tuning-seconds", type=float, default=60.0, help="for launches that are not on file (default 60; 0: the table's)")
     parser.add_argument("--output", help="file to append records to")
     arguments = parser.parse_args()
     measured = calibrate("cuda", budget_s=4)
@@ -172,7 +179,7 @@ def main() -> None:
     print(f"{measured.device_name}: copy {copy / 1e12:.2f} TB/s, bf16 {rate / 1e12:.0f} TFLOP/s", flush=True)
     about = {
         "device_name": measured.device_name, "copy_bytes_s": copy, "bf16_flop_s": rate,
-        "environment": environment(torch.device("cuda", 0)),
+        "environment": environment(torch.device("cuda", 0)), "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }  # fmt: skip
     wanted: dict[str, list[tuple[str, int, int]]] = {}
     for case in arguments.case or ():
@@ -188,7 +195,7 @@ def main() -> None:
         with loaded(model) as llm:
             where = deployed(llm.spec, measured, FORMATS)
             for kind, rows, context in cases:
-                record = decode_case(llm, rows, context, where, profiled=arguments.profile)
+                record = decode_case(llm, rows, context, where, profiled=arguments.profile, seconds=arguments.tuning_seconds)
                 if kind == "sizes":
                     record |= {"measured": "sizes", "sizes_limit_ms": 1.08 * record["bound_ms"] + 0.015 * llm.spec.layers + 0.03}
                 report(record)

@@ -91,7 +91,7 @@ def _table(records: list[dict[str, Any]]) -> str:
     return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])
 
 
-_ABOUT = ("measured", "means", "device_name", "copy_bytes_s", "bf16_flop_s")
+_ABOUT = ("measured", "means", "started_at", "device_name", "copy_bytes_s", "bf16_flop_s")
 
 
 def _figure(value: Any) -> str:

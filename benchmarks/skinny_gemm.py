@@ -134,7 +134,8 @@ def distinct(shapes: tuple[Shape, ...], rows: list[int]) -> Iterator[tuple[Shape
     for shape in shapes:
         for count in rows:
             seen = set()
-            for launch in (tiling(count, shape.inputs), *(wholes(shape.inputs) if count <= 4 else ()), *(FEW if count > 1 else ())):
+            first = tiling(count, shape.outputs, shape.inputs, processors(device))
+            for launch in (first, *(wholes(shape.inputs) if count <= 4 else ()), *(FEW if count > 1 else ())):
                 parts = 1 if count == 1 else launch.parts(shape.outputs, shape.inputs, processors(device))
                 key = replace(launch, programs=0), parts
                 if key not in seen:
@@ -193,7 +194,8 @@ def sweep(shapes: tuple[Shape, ...], rows: list[int], copy: float, seconds: floa
             theirs = milliseconds(maps.cublas(x), 8)
             order = sorted(times, key=lambda launch: times[launch])
             late = [launch for launch in order if not launch.early]
-            for launch in (*order[:2], *late[:1], tiling(count, shape.inputs)):
+            first = tiling(count, shape.outputs, shape.inputs, processors(x.device))
+            for launch in (*order[:2], *late[:1], first):
                 share = shape.bytes(count) / times[launch] / 1e6 / copy
                 print(
                     f"{shape!s:26} {count:4} {times[launch] * 1e3:8.1f} {share:7.1%} (cuBLAS {theirs * 1e3:.1f})  {describe(launch)}",

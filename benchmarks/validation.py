@@ -7,8 +7,8 @@ python benchmarks/validation.py --refit [REGIME ...]    fits the constants of ev
 python benchmarks/validation.py --suggest REGIME ...    prints the constants that all rows of these regimes that may be fitted give, for
                                            stacks.toml: own-time is for the native stack, once the engine was measured anew
 
-Our own rows are read from benchmarks/results/*.jsonl, of GPUs that the catalogue has; those of an engine that has changed since are shown
-and not counted. A calibration beside a file of records, as
+Our own rows are read from benchmarks/results/*.jsonl, of GPUs that the catalogue has, and the decode steps of benchmarks/kernels.py from
+benchmarks/measurements; those of an engine that has changed since are shown and not counted. A calibration beside a file of records, as
 NAME.calibration.json (one device's object of the file in the cache's calibration folder), goes with its rows.
 """
 
@@ -34,6 +34,7 @@ from inferometer.report.estimates.validation import document
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+KERNELS = ROOT / "benchmarks" / "measurements" / "kernels-h200.jsonl"
 MEASURED = Path(str(files("inferometer.estimate.measured")))
 PAGE = ROOT / "benchmarks" / "VALIDATION.md"
 GIB = 1 << 30
@@ -41,6 +42,15 @@ GIB = 1 << 30
 STACKS = {"native": ("native", "own-time", "own-memory"), "hf": ("hf-eager", "own-hf-time", "own-hf-memory")}
 OUTDATED = ("foundation-h100",)
 """Files whose native rows are of an engine before its kernels."""
+FEW_ROWS = 32
+OUTDATED_DECODE = ("own-h200",)
+"""Files whose native decode steps of so few rows are of kernels that have changed since."""
+KERNEL_STEPS = 40
+"""Steps that benchmarks/kernels.py makes around the context that it tells."""
+FIRST_KERNELS = "2026-11-28"
+"""Of records that do not say when."""
+HOSTS = (("gpt3-125m", 4),)
+"""Models and batches whose step there is the host's, which no estimate of a GPU says."""
 GPUS = ("h100-sxm", "h200")
 HEAD = """\
 # This product's own runs, the median of each case's. Rows change with the engine, so they inform and gate nothing; rows of an engine
@@ -56,11 +66,30 @@ def own_rows(folder: Path) -> str:
     tables: dict[str, list[str]] = {}
     for stem, record in kept:
         for regime, mode, figure in figures(record):
-            head = heading(stem, record, regime, counted=record.backend != "native" or stem not in OUTDATED)
+            few = mode == "decode" and record.batch_size <= FEW_ROWS and stem in OUTDATED_DECODE
+            head = heading(stem, record, regime, counted=record.backend != "native" or not (few or stem in OUTDATED))
             new = {"generate": record.decode_length, "decode": record.steps}.get(mode) or 0
             columns = (record.case_id, record.model, record.dtype, mode, record.batch_size, record.sequence_length, new, figure)
             tables.setdefault(head, []).append(f"    {json.dumps(columns)},\n")
+    for head, columns in kernel_rows(KERNELS):
+        tables.setdefault(head, []).append(f"    {json.dumps(columns)},\n")
     return "\n".join([HEAD, *(f"{head}rows = [\n{''.join(rows)}]\n" for head, rows in tables.items())])
+
+
+def kernel_rows(file: Path) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """(a table's head, a row) for each decode step of whole models that benchmarks/kernels.py has measured."""
+    for line in file.read_text("utf-8").splitlines():
+        record = json.loads(line)
+        model, batch, date = record["model"], record["batch_size"], record.get("started_at", FIRST_KERNELS)[:10]
+        fields = {
+            "regime": "own-time", "id": file.stem + "-{model}-{dtype}-b{batch}-{prompt_tokens}+{new_tokens}-{mode}", "date": date,
+            "revision": f"0.1.0.dev0, {date}", "stack": "native", "device": "h200", "quantity": "time_ms", "calibration": "own-h200",
+        }  # fmt: skip
+        if (model, batch) in HOSTS:
+            fields["counted"] = False
+        start = record["context"] - KERNEL_STEPS // 2
+        columns = (record["measured"], model, "bfloat16", "decode", batch, start, KERNEL_STEPS, round(record["step_ms"], 4))
+        yield table_head(fields), columns
 
 
 def figures(record: Record) -> Iterator[tuple[str, str, float]]:
@@ -94,8 +123,13 @@ def heading(stem: str, record: Record, regime: str, *, counted: bool) -> str:
         fields["calibration"] = stem
     if not counted:
         fields["counted"] = False
-    fields["columns"] = ["place", "model", "dtype", "mode", "batch", "prompt_tokens", "new_tokens", "value"]
-    return "[[table]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in fields.items())
+    return table_head(fields)
+
+
+def table_head(fields: Mapping[str, Any]) -> str:
+    """A table's own values, as TOML."""
+    columns = ["place", "model", "dtype", "mode", "batch", "prompt_tokens", "new_tokens", "value"]
+    return "[[table]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in {**fields, "columns": columns}.items())
 
 
 def refit(chosen: Sequence[str]) -> str:

@@ -128,6 +128,20 @@ def test_each_kind_is_recorded_for_itself() -> None:
         assert sweeps.graphs.recorded == recorded + 1
 
 
+def test_what_has_been_made_grows_until_every_size_is_recorded() -> None:
+    """Met, then recorded, then as it will always be: in each of two kinds of sweep."""
+    sweeps = Sweeps([3, 6])
+    sweeps.next()
+    grown = []
+    for _ in range(4):
+        before = sweeps.graphs.preparations
+        shares = facts(sweeps.next())
+        sweeps.graphs.choose(*shares)
+        sweeps.graphs.run(*shares)
+        grown.append(sweeps.graphs.preparations - before)
+    assert grown == [2, 2, 0, 0]
+
+
 def test_the_estimator_knows_which_prompts_are_recorded() -> None:
     stack = find_stack("native")
     assert (stack.recorded_prompts, stack.recorded_tokens, stack.recorded_layer_flops) == (PROMPTS, FEW_TOKENS, LAYER_FLOPS)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from inferometer.engine import tuning
-from inferometer.engine.tuning import Choice, Size, clock_of, settled, tune
+from inferometer.engine.tuning import Choice, Size, clock_of, launches_known, settled, tune
 from inferometer.kernels.skinny_choice import BUCKETS, PLAIN, Shape, choice_path, save_choices
 from inferometer.kernels.skinny_launch import Tiling, candidates
 from inferometer.model.description import describe
@@ -90,6 +90,37 @@ def test_the_next_start_measures_nothing(model: Transformer, gpu: Any) -> None:
     assert tune(model, (1, 8)) == 0
     assert not again.tried
     assert all(linear.launches == {1: None, 8: None} for linear in linears(model))
+
+
+def test_what_is_on_file_serves_whatever_is_measured_now(model: Transformer, gpu: Any) -> None:
+    """A batch of 8 rows leaves one row its launches, and to measure nothing is to read the file."""
+    gpu(None)
+    tune(model, (1,))
+    tune(model, (8,))
+    assert all(linear.launches == {1: None, 8: None} for linear in linears(model))
+    for linear in linears(model):
+        linear.launches = {}
+    assert tune(model, (), seconds=0) == 0
+    assert all(linear.launches == {1: None, 8: None} for linear in linears(model))
+
+
+def test_how_many_launches_are_known(model: Transformer, gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu(LAUNCH)
+    assert launches_known(model, 3) == (0, 5)
+    tune(model, (4,))
+    assert launches_known(model, 3) == launches_known(model, 4) == (5, 5)
+    assert launches_known(model, 5) == (0, 5)
+    assert launches_known(model, 33) is None  # the matrix library's
+    monkeypatch.setattr(tuning, "usable", lambda device: False)
+    assert launches_known(model, 4) is None
+
+
+def test_fewest_rows_are_measured_first(model: Transformer, gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As far as the time goes: of one row first, whatever the order in which they are asked for."""
+    card, clock = gpu(LAUNCH), iter(range(10**6))
+    monkeypatch.setattr(tuning.time, "monotonic", lambda: next(clock) / 8)
+    assert 0 < tune(model, (16, 4, 1)) <= 5
+    assert {count for count, _, _ in card.tried} == {1}
 
 
 def test_a_damaged_file_is_measured_anew(model: Transformer, gpu: Any, tmp_path: Path) -> None:

@@ -10,9 +10,15 @@ from hypothesis import strategies as st
 
 from inferometer.errors import UserError
 from inferometer.estimate import Estimate, estimate
+from inferometer.estimate.deployment import Deployment
+from inferometer.estimate.layout import Layout
+from inferometer.estimate.limits import limits
 from inferometer.estimate.power import power
-from inferometer.estimate.stack import CONSTANTS, STACKS, find_stack
+from inferometer.estimate.stack import CONSTANTS, STACKS, Stack, find_stack
 from inferometer.hardware.catalogue import find_device
+from inferometer.model.description import describe
+from inferometer.model.formats import Formats
+from inferometer.model.step import Step, decode, prefill
 
 ISSUES_STACKS = {
     "native", "hf-eager", "hf-compile", "torch-eager-forward", "deepspeed", "tgi", "fastertransformer", "flexgen", "eet", "lightseq",
@@ -77,6 +83,42 @@ def test_what_the_host_does_takes_time_where_it_is_the_device_as_well() -> None:
         assert here[0] > own_ms
     # A GPU has the next step before this one has ended.
     assert _ms(_estimate(**tiny, device="a100-sxm-80gb", batch_size=64))[1] < own_ms / 4
+
+
+def _deployed(model: str, stack: Stack) -> Deployment:
+    device = find_device("h200")
+    return Deployment(
+        spec=describe(model, config_only=True).spec, device=device, stack=stack, layout=Layout(devices=1),
+        formats=Formats(dtype="bfloat16"), limits=limits(device, None), power=None,
+    )  # fmt: skip
+
+
+def _launches(where: Deployment, step: Step) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for each in where.cost(step).ops:
+        found[each.op.kind] = found.get(each.op.kind, 0) + each.launches
+    return found
+
+
+def test_a_step_of_the_native_stack_has_as_many_kernels_as_the_engine_launches() -> None:
+    """Norms are in the maps' launches for one row and have their own for two; positions are turned where attention is."""
+    where = _deployed("llama-2-7b", find_stack("native"))
+    layers = where.spec.layers
+    one, two, prompt = (_launches(where, step) for step in (decode([512]), decode([512] * 2), prefill(1, 512)))
+    assert (one["norm"], two["norm"]) == (0, 2 * layers + 1)
+    assert one["rotary"] == two["rotary"] == 0
+    assert prompt["rotary"] == layers
+    assert {one[kind] for kind in ("attention", "activation")} == {layers}
+
+
+def test_kernels_of_one_row_take_less_besides() -> None:
+    stack = find_stack("native")
+    rows = (1, 2)
+    ours, apart = (_deployed("opt-1.3b", each) for each in (stack, stack.with_constants({"lone_share": 1.0})))
+    saved = [apart.cost(decode([512] * count)).ms - ours.cost(decode([512] * count)).ms for count in rows]
+    launches = sum(_launches(ours, decode([512])).values())
+    assert saved == pytest.approx([launches * (1 - stack.lone_share) * stack.kernel_s * 1e3, 0.0])
+    assert find_stack("vllm").lone_share == 1.0
 
 
 def test_an_eager_host_binds_small_batches_and_not_large_ones() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from inferometer.kernels import decode_kernels, decode_launch, ragged_prefill, support
+from inferometer.kernels import decode_kernels, decode_launch, gate, ragged_prefill, support
 from inferometer.kernels.support import Tiles, look_up, power_of_two, usable
 
 MODULES = "gate, kv_write, norm, paged_decode, ragged_prefill, rotary_write, skinny, skinny_choice"
@@ -49,6 +49,19 @@ def python(code: str) -> str:
 
 def test_all_runs_without_triton() -> None:
     python(RUN)
+
+
+def test_kernels_are_counted_once_for_all_arguments_that_they_are_compiled_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Compiler:
+        def __getitem__(self, grid: object) -> Any:
+            return lambda *arguments, **options: object()
+
+    monkeypatch.setitem(vars(gate._gate), "compiled", Compiler())
+    monkeypatch.setattr(gate._gate, "_known", {})
+    before = support.variants()
+    for dtype in (torch.float16, torch.bfloat16):
+        gate._gate.launch((1,), torch.zeros(4, dtype=dtype))
+    assert support.variants() == before + 2
 
 
 def test_importing_the_kernels_imports_no_triton() -> None:

@@ -122,11 +122,12 @@ class TestLaunchFor:
     def card(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(skinny_choice, "usable", lambda device: True)
         monkeypatch.setattr(skinny_choice, "capability", lambda device: (9, 0))
+        monkeypatch.setattr(skinny_choice, "processors", lambda device: 132)
 
     def test_the_table_decides_until_something_is_measured(self) -> None:
-        assert launch_for(on_gpu((3, 64)), on_gpu((128, 64)), {}) == tiling(3, 64)
+        assert launch_for(on_gpu((3, 64)), on_gpu((128, 64)), {}) == tiling(3, 128, 64, 132)
 
-    @pytest.mark.parametrize(("rows", "wanted"), [(1, None), (2, LAUNCH), (3, tiling(3, 64))])
+    @pytest.mark.parametrize(("rows", "wanted"), [(1, None), (2, LAUNCH), (3, tiling(3, 128, 64, 132))])
     def test_what_was_measured_comes_first(self, rows: int, wanted: Tiling | None) -> None:
         assert launch_for(on_gpu((rows, 64)), on_gpu((128, 64)), {1: None, 2: LAUNCH}) == wanted
 

@@ -78,6 +78,11 @@ class SamplerGraphs:
     def __len__(self) -> int:
         return len(self._held)
 
+    @property
+    def preparations(self) -> int:
+        """Samplers that are held, and once more for those that are recorded."""
+        return len(self._held) + sum(sampler.replay is not None for sampler in self._held.values())
+
     def sampler_for(self, rows: int, plan: SamplingPlan) -> CapturedSampler | None:
         """The sampler of `rows` rows that can carry out `plan`, None if only `sample` can."""
         if plan.signature is None:

@@ -159,6 +159,11 @@ class Engine:
         """CUDA graphs of decode sweeps that there are."""
         return 0 if self._runner is None else self._runner.recorded
 
+    @property
+    def preparations(self) -> int:
+        """How much of what sweeps come back to has been met, recorded or measured: while it grows, sweeps take longer than they will."""
+        return 0 if self._runner is None else self._runner.preparations
+
     def check(self, request: Request) -> None:
         """Raises RequestTooLargeError for a request that could never run, however long it waited."""
         self._check_length(request)

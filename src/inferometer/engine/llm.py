@@ -30,8 +30,9 @@ from inferometer.engine.room_beside import RoomBeside
 from inferometer.engine.shared_loop import SharedLoop
 from inferometer.engine.streamed_sweeps import over_the_link, sweep_tokens_for, tokens_beside_the_link
 from inferometer.engine.text_states import hidden_states, log_probabilities, vectors
-from inferometer.engine.tuning import tune
+from inferometer.engine.tuning import SECONDS, tune
 from inferometer.errors import UserError
+from inferometer.kernels.skinny_choice import BUCKETS
 from inferometer.model.description import describe, with_weights
 from inferometer.model.quantisation import check_quantize, read_quantisation, resolve_quantize
 from inferometer.model.shard import check_shards
@@ -241,9 +242,13 @@ class LLM:
             self.ranks.wait(arrived)
         synchronise(self.device)
 
-    def tune(self) -> None:
-        """Has launches chosen, on a GPU by measuring; to be called before memory is measured and sweeps are recorded."""
-        self.everywhere(_tune)
+    def tune(self, rows: Sequence[int] = BUCKETS, *, seconds: float = SECONDS) -> int:
+        """Has launches chosen, on a GPU by measuring; to be called before memory is measured and sweeps are recorded.
+
+        rows: for how many, one of each of the buckets in which they count; seconds: after which no further measurement is started.
+        Returns how many launches were measured.
+        """
+        return self.everywhere(_tune, tuple(rows), seconds)
 
     def room(self, *, seats: int, sweep_tokens: int) -> int:
         """Pages of KV cache that the device has memory for now, beside sweeps of so many sequences and tokens: the fewest of all ranks.
@@ -381,5 +386,5 @@ def _following(ranks: Ranks, settings: dict[str, Any]) -> LLM:
     return LLM(**settings, tensor_parallel=ranks)
 
 
-def _tune(llm: LLM) -> None:
-    tune(llm.model)
+def _tune(llm: LLM, rows: tuple[int, ...], seconds: float) -> int:
+    return tune(llm.model, rows, seconds=seconds)

@@ -87,6 +87,11 @@ class Runner:
         """Graphs of sweeps that there are."""
         return 0 if self._graphs is None else self._graphs.recorded
 
+    @property
+    def preparations(self) -> int:
+        """Sizes of sweeps and kinds of sampling that were met, graphs of them, and choices that were measured, all together."""
+        return sum(each.preparations for each in (self._graphs, self._samplers, self._split) if each is not None)
+
     def close(self) -> None:
         """Waits for copies that are under way: the memory of the cache may go then."""
         if self.traffic is not None:

@@ -112,6 +112,11 @@ class SweepGraphs:
         """Graphs that there are."""
         return sum(graph is not None for graph in self._graphs.values())
 
+    @property
+    def preparations(self) -> int:
+        """Buckets that were met, and once more for those that are recorded."""
+        return len(self._graphs) + self.recorded
+
     def serves(self, decoding: int, prompts: Many[Share]) -> bool:
         """Whether there is a bucket for a sweep of so many sequences that decode and these shares of others."""
         if not prompts:

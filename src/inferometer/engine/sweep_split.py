@@ -33,6 +33,11 @@ class SweepSplit:
         self._least = least
         self._known: dict[tuple[int, int], bool | None] = {}
 
+    @property
+    def preparations(self) -> int:
+        """Sizes that were met, and once more for those that were measured."""
+        return len(self._known) + sum(known is not None for known in self._known.values())
+
     def divides(self, tokens: int, rows: int) -> bool:
         """Whether `tokens` tokens of prompts and `rows` rows that decode are to run one after the other."""
         if not rows or tokens <= self._least:

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from inferometer.engine.decode_chain import DecodeChain
 from inferometer.kernels.quant_choice import format_name
-from inferometer.kernels.quant_launch import quant_candidates
+from inferometer.kernels.quant_launch import quant_candidates, quant_tiling
 from inferometer.kernels.quant_weight import QuantWeight
-from inferometer.kernels.skinny_choice import BUCKETS, DTYPES, PLAIN, Shape, choice_path, load_choices, save_choices
-from inferometer.kernels.skinny_launch import Tiling, candidates
-from inferometer.kernels.support import usable
+from inferometer.kernels.skinny_choice import BUCKETS, DTYPES, PLAIN, Shape, bucket, choice_path, load_choices, save_choices
+from inferometer.kernels.skinny_launch import Tiling, candidates, tiling
+from inferometer.kernels.support import processors, usable
 from inferometer.nn.head import Head
 from inferometer.nn.linear import Linear
 from inferometer.nn.numerics import Numerics
@@ -42,22 +42,19 @@ Choice = Tiling | None
 def tune(model: Transformer, rows: Sequence[int] = BUCKETS, *, seconds: float = SECONDS) -> int:
     """Gives every linear map of a model on a GPU the launches with which a decode step is fastest. Returns how many were measured.
 
-    rows: buckets to decide for; others are left to the table. What was measured before, by any process, is read from a file in the
-    cache, and what is measured is added to it. Runs kernels on the current stream and waits for them: to be called before sweeps
-    are launched or recorded. Does nothing for other devices, in float32, for encoders, where numerics leave no choice, and where
-    there is no memory for a step.
+    rows: buckets to measure for, fewest rows first; seconds: after which no further measurement is started. What was measured before, by
+    any process and for any bucket, is read from a file in the cache, and what is measured is added to it; for what is in neither the table
+    decides. Runs kernels on the current stream and waits for them: to be called before sweeps are launched or recorded. Does nothing for
+    other devices, in float32, for encoders, where numerics leave no choice, and where there is no memory for a step.
 
     Of ranks that share a model rank 0 measures its part without the others, and all take its choices: a map that is copied to every rank
     must add up in one order on all.
     """
-    if model.numerics is Numerics.INVARIANT or not usable(model.device) or model.dtype not in DTYPES or model.head is None:
+    if not _chooses(model):
         return 0
     # Where the link sets the time of a step no launch is worth measuring.
     deadline = time.monotonic() + (seconds if model.resident else 0.0)
-    maps: dict[Size, list[Linear | Head]] = defaultdict(list)
-    for module in model.modules():
-        if isinstance(module, Linear | Head):
-            maps[_size(_weight(module, model))].append(module)
+    maps = _maps(model)
     path = choice_path(torch.cuda.get_device_name(model.device))
     ranks, known = model.collective, load_choices(path)
     measured: dict[Shape, Choice] = {}
@@ -65,7 +62,8 @@ def tune(model: Transformer, rows: Sequence[int] = BUCKETS, *, seconds: float = 
     for count in sorted(set(rows) & set(BUCKETS)) if ranks.rank == 0 else ():
         shapes = {size: Shape(dtype, count, *size) for size in maps}
         launches = {size: candidates_for(count, _weight(modules[0], model)) for size, modules in maps.items()}
-        start = {size: known[shape] if shape in known else next(iter(launches[size]), None) for size, shape in shapes.items()}
+        standard = {size: standard_for(count, _weight(modules[0], model)) for size, modules in maps.items()}
+        start = {size: known.get(shape, standard[size]) for size, shape in shapes.items()}
         options = {size: (*launches[size], None) for size, shape in shapes.items() if shape not in known}
         if not options or time.monotonic() >= deadline:
             continue
@@ -80,11 +78,20 @@ def tune(model: Transformer, rows: Sequence[int] = BUCKETS, *, seconds: float = 
         save_choices(path, measured)
     known, count_measured = ranks.broadcast((known | measured, len(measured)))
     for size, modules in maps.items():
-        wanted = {count: Shape(dtype, count, *size) for count in rows}
+        wanted = {count: Shape(dtype, count, *size) for count in BUCKETS}
         chosen = {count: known[shape] for count, shape in wanted.items() if shape in known}
         for module in modules:
             module.launches = chosen
     return count_measured
+
+
+def launches_known(model: Transformer, rows: int) -> tuple[int, int] | None:
+    """Of the sizes that the linear maps of a model have, how many have a launch for so many rows that has been measured, and how many there
+    are; None where there is nothing to choose."""
+    if not _chooses(model) or not 0 < rows <= BUCKETS[-1]:
+        return None
+    maps = _maps(model)
+    return sum(bucket(rows) in modules[0].launches for modules in maps.values()), len(maps)
 
 
 def settled(
@@ -145,9 +152,30 @@ def clock_of(
     return seconds_of
 
 
+def standard_for(rows: int, weight: Tensor | QuantWeight) -> Choice:
+    """What serves for so many rows unless measuring says otherwise."""
+    if isinstance(weight, Tensor):
+        outputs, inputs = weight.shape
+        return tiling(rows, outputs, inputs, processors(weight.device))
+    return quant_tiling(rows, weight)
+
+
 def candidates_for(rows: int, weight: Tensor | QuantWeight) -> tuple[Tiling, ...]:
     """What may be launched for so many rows."""
     return candidates(rows, weight.shape[1]) if isinstance(weight, Tensor) else quant_candidates(rows, weight)
+
+
+def _chooses(model: Transformer) -> bool:
+    return model.numerics is not Numerics.INVARIANT and usable(model.device) and model.dtype in DTYPES and model.head is not None
+
+
+def _maps(model: Transformer) -> dict[Size, list[Linear | Head]]:
+    """The linear maps of a model by size."""
+    maps: dict[Size, list[Linear | Head]] = defaultdict(list)
+    for module in model.modules():
+        if isinstance(module, Linear | Head):
+            maps[_size(_weight(module, model))].append(module)
+    return maps
 
 
 def _weight(module: Linear | Head, model: Transformer) -> Tensor | QuantWeight:

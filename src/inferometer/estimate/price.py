@@ -70,7 +70,7 @@ class Pricing:
         """The expected time of a step with these ops (attention counted half, see model.work)."""
         times = (*(self.op_time(op, step) for op in ops), *self._sampler(ops, step))
         launches = sum(each.launches for each in times)
-        decodes = all(share.queries == 1 and share.before for share in step.shares)
+        decodes = _decodes(step)
         host, after, waits = self._host_s(launches, step, decodes), self._after_s(step), self._waits_s(ops)
 
         def total(clock: float) -> float:
@@ -121,7 +121,7 @@ class Pricing:
             memory = op.bytes_moved / self._bytes_s + self.machine.passing_s(passing) / self.stack.memory_share
             vector = op.flops / self.machine.vector_flop_s("float32") if moved else 0.0
         count = op.count
-        fixed = launches * self.stack.kernel_s if self.machine.asynchronous else 0.0
+        fixed = launches * self._kernel_s(step)
         return OpTime(
             op=op,
             tensor_s=count * tensor,
@@ -146,10 +146,16 @@ class Pricing:
         moved = widths * self.spec.vocabulary / (self.devices if self._peers and not self.sorts else 1)
         op = Op(kind="logits", name="sampler", shape=(step.sequences, self.spec.vocabulary), unit="vector", dtype="float32")
         seconds = moved / self._bytes_s
-        fixed = 4 * self.stack.kernel_s if self.machine.asynchronous else 0.0
+        fixed = 4 * self._kernel_s(step)
         return (
             OpTime(op=op, tensor_s=0.0, vector_s=0.0, memory_s=seconds, link_s=0.0, fixed_s=fixed, busy_s=0.0, bytes=moved, launches=4),
         )
+
+    def _kernel_s(self, step: Step) -> float:
+        """What a kernel takes besides."""
+        if not self.machine.asynchronous:
+            return 0.0
+        return self.stack.kernel_s * (self.stack.lone_share if step.tokens == 1 else 1.0)
 
     def _records(self, step: Step) -> bool:
         """Whether a step with prompts is a recorded graph."""
@@ -250,6 +256,8 @@ class Pricing:
             return 0
         if op.kind == "collective" and self._peers:
             return 0  # the time of a sum holds its launch
+        if op.kind == "rotary" and self.stack.fused_rotation and _decodes(step):
+            return 0
         if op.kind == "activation" and self.stack.writes_activated(self.spec):
             return 0
         if op.kind == "norm" and self.spec.norm == "rms":
@@ -277,3 +285,8 @@ class Pricing:
         if op.kind != "kv_write" or self.stack.cache != "appended":
             return 0.0
         return self.stack.append_passes * step.context_tokens * op.kv_bytes / max(1, step.tokens)
+
+
+def _decodes(step: Step) -> bool:
+    """Whether every sequence of a step has one token, behind others."""
+    return all(share.queries == 1 and share.before for share in step.shares)

@@ -30,7 +30,8 @@ class Stack:
     - matmul_share, attention_share, memory_share, link_share: of the rates that a device sustains, what large matrix products, fused
       attention, kernels that only move bytes, and collectives reach. gather_share: of memory_share, what reading keys and values of
       many sequences reaches.
-    - kernel_s: what a kernel takes on the device besides, start and end included.
+    - kernel_s: what a kernel takes on the device besides, start and end included. lone_share: of that, what is left in a step of one token,
+      whose kernels may hold the first of what they read before the one ahead has ended.
     - launch_s, layer_s, step_s: what the host spends on a launch, on a layer besides, on a step besides (scheduling, reading tokens).
     - sequence_s, prompt_token_s: on each sequence of a step, and on each prompt token (its log-probability and text on the host).
     - replayed_s: on a launch of a recorded step with prompts, what lies around the step included.
@@ -46,6 +47,7 @@ class Stack:
     - passes: traffic of an element-wise kind as a multiple of one fused kernel's (its inputs read and outputs written once), by kind;
       1 where absent. rms_passes, gated_passes: the same for RMS norms and gated activations.
     - kernels: launches an op of the kind takes, by kind; 1 where absent, 0 where another kernel does it. rms_kernels, gated_kernels alike.
+    - fused_rotation: in steps of single tokens positions are turned, and keys written, by attention's kernel.
     - normed_rows: the most rows of a step whose norms are part of the launch of the product that follows.
     - epilogues: the matrix library applies an activation that is not gated as it writes its result.
     - copies: how often attention's queries, keys, values and result are written anew for layout's sake. repeats_keys: keys of grouped
@@ -81,6 +83,7 @@ class Stack:
     link_share: float
     gather_share: float
     kernel_s: float
+    lone_share: float
     launch_s: float
     layer_s: float
     step_s: float
@@ -99,6 +102,7 @@ class Stack:
     kernels: Mapping[OpKind, int]
     rms_kernels: int
     gated_kernels: int
+    fused_rotation: bool
     normed_rows: int
     epilogues: bool
     copies: float

@@ -48,7 +48,7 @@ def choose_best_triton(x: Tensor, weight: Tensor, places: Places, launch: Tiling
     if not rows:
         return
     assert places.rows >= rows
-    chosen = launch or standard(rows, weight.shape[1], x.dtype)
+    chosen = launch or standard(rows, weight, x.dtype)
     if norm is not None and not chosen.whole:
         x, norm = norm.of(x), None
     peaks = skinny_peaks(x, weight, chosen, norm)

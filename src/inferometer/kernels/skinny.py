@@ -52,13 +52,13 @@ def skinny_triton(
 
     norm: x is normed first, and rounded as a launch of its own would; only where the launch holds whole rows.
     """
-    (rows, inputs), outputs = x.shape, weight.shape[0]
+    rows, outputs = x.shape[0], weight.shape[0]
     if out is None:
         out = torch.empty((rows, outputs), dtype=x.dtype, device=x.device)
     assert out.stride(1) == 1
     if rows == 0 or outputs == 0:
         return out
-    chosen = launch or standard(rows, inputs, x.dtype)
+    chosen = launch or standard(rows, weight, x.dtype)
     added = out if residual is None else residual
     assert added.stride(1) == 1
     options = {"biased": bias is not None, "added": residual is not None, "activation": activation}
@@ -145,9 +145,10 @@ def _product(
     )  # fmt: skip
 
 
-def standard(rows: int, inputs: int, dtype: torch.dtype) -> Tiling:
+def standard(rows: int, weight: Tensor, dtype: torch.dtype) -> Tiling:
     """The tables are of 16-bit types; others get as many bytes."""
-    found = tiling(rows, inputs)
+    outputs, inputs = weight.shape
+    found = tiling(rows, outputs, inputs, processors(weight.device))
     if found.whole:
         return replace(found, outputs=max(1, found.outputs * 2 // dtype.itemsize))
     return replace(found, block=found.block * 2 // dtype.itemsize)

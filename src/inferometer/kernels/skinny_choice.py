@@ -13,8 +13,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from inferometer.kernels.skinny_launch import MOST_ROWS, Tiling, tiling
-from inferometer.kernels.support import capability, power_of_two, usable
+from inferometer.kernels.skinny_launch import MOST_ROWS, Tiling, candidates, tiling
+from inferometer.kernels.support import capability, power_of_two, processors, usable
 from inferometer.model.json_file import replace_json
 from inferometer.model.store import cache_dir
 
@@ -48,6 +48,11 @@ def bucket(rows: int) -> int:
     return power_of_two(rows)
 
 
+def buckets_to(rows: int) -> tuple[int, ...]:
+    """The buckets of 1 to `rows` rows."""
+    return tuple(each for each in BUCKETS if each <= power_of_two(rows))
+
+
 def launch_for(x: Tensor, weight: Tensor, launches: Launches) -> Tiling | None:
     """How the kernel is launched for x (rows, inputs) and weight (outputs, inputs); None where it does not serve. Reads no device."""
     if x.device.type != "cuda" or x.dim() != 2 or not 0 < x.shape[0] <= MOST_ROWS or x.dtype not in DTYPES or not usable(x.device):
@@ -57,9 +62,12 @@ def launch_for(x: Tensor, weight: Tensor, launches: Launches) -> Tiling | None:
     key = bucket(x.shape[0])
     if key in launches:
         return launches[key]
+    outputs, inputs = weight.shape
+    found = tiling(x.shape[0], outputs, inputs, processors(x.device))
+    if found.whole or capability(x.device) >= (8, 0):
+        return found
     # Before Ampere Triton has no matrix instructions to use.
-    found = tiling(x.shape[0], weight.shape[1])
-    return found if found.whole or capability(x.device) >= (8, 0) else None
+    return next((launch for launch in candidates(x.shape[0], inputs) if launch.whole), None)
 
 
 def choice_path(device_name: str) -> Path:

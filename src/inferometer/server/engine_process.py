@@ -151,9 +151,10 @@ def serving_engine(llm: LLM, settings: ServerSettings) -> Engine:
     """The engine for `settings`. Raises UserError where a request of the greatest permitted length could never run."""
     from inferometer.engine.engine import PAGE_SIZE, SEATS
     from inferometer.engine.watermark import Watermark
+    from inferometer.kernels.skinny_choice import buckets_to
 
-    llm.tune()
     seats = min(SEATS, settings.max_concurrent_requests, settings.max_batch_size or SEATS)
+    llm.tune(buckets_to(seats))
     pages = llm.room(seats=seats, sweep_tokens=SWEEP_TOKENS)
     budget = settings.batch_total_tokens
     if budget is not None:

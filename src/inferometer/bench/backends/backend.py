@@ -49,7 +49,8 @@ class Backend(Protocol):
 
     Work may still be queued on the device when a call returns; `synchronise` waits for it. Every row of a batch has the same length.
     `output_width` is the vocabulary (an encoder's hidden size). A backend may also say by `coarsest`, a dtype, that something in it rounds
-    more coarsely than the dtype that it was asked for.
+    more coarsely than the dtype that it was asked for; and by `preparations`, a number that grows whenever it compiles, records or measures
+    what later runs find, that a run was not yet like those to come.
     """
 
     name: str

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -24,8 +26,12 @@ from inferometer.engine.page_room import PageRoom
 from inferometer.engine.parallel.leader import Leader
 from inferometer.engine.residency.streamed import StreamedLayers
 from inferometer.engine.streamed_sweeps import over_the_link
+from inferometer.engine.tuning import launches_known
 from inferometer.errors import UserError
 from inferometer.hardware.host_memory import free_host_bytes
+from inferometer.kernels.skinny_choice import bucket
+from inferometer.kernels.skinny_launch import MOST_ROWS
+from inferometer.kernels.support import usable, variants
 from inferometer.nn.batch import prompt_batch
 from inferometer.nn.cache import PagedCache
 from inferometer.schedule.admission import Admission
@@ -38,6 +44,10 @@ from inferometer.schedule.sequence import Sequence as Running
 
 # What a process's own libraries may take or give back between two cases.
 _SAME_BYTES: Final = 64 << 20
+_TUNING_S: Final = 60.0
+"""After which no launch for a number of rows is measured any more, where none is on file: what is left is the table's."""
+_SAID_S: Final = 3.0
+"""What takes longer is said."""
 
 
 def open_backend(opening: Opening) -> NativeBackend:
@@ -99,7 +109,9 @@ class NativeBackend:
             self._weight_bytes -= placement.total_bytes - placement.device_bytes
         self._rooms: dict[int, _Room] = {}
         self._engine: Engine | None = None
-        llm.tune()
+        llm.tune((), seconds=0)  # what is on file
+        self._tuned: set[int] = set()
+        self._together = 0
         self._sequences: list[Running] = []
         self._steps: list[Emissions] = []  # looked into when the clock stands
         self.phased = True
@@ -131,6 +143,8 @@ class NativeBackend:
         # The last token's keys are never written.
         each = -(-(tokens - 1) // PAGE_SIZE)
         least, most = _residents(admission, rows)
+        self._together = most
+        self._tune(_rows_of_sweeps(admission, most))
         self._sweep_tokens = self._asked_tokens or self._llm.sweep_tokens(admission, SEATS)
         room = self._require_room(rows, least, tokens - 1, least * each, most * each)
         self.phased = isinstance(admission, Zigzag) and most == rows and room.pages >= rows * each
@@ -212,8 +226,22 @@ class NativeBackend:
             self._engine.close()
             self._engine = None
 
+    @property
+    def preparations(self) -> int:
+        """How much has been compiled, recorded or measured, and sizes met, in this process: what the next run finds there."""
+        made = len(self._tuned) + (0 if self._engine is None else self._engine.preparations)
+        return made + (variants() if usable(self.device) else 0)
+
+    @property
+    def launches(self) -> dict[str, int] | None:
+        """Of the linear maps' sizes in a decode step, how many there are, and of how many the launch has been measured; None where nothing
+        is chosen."""
+        known = launches_known(self._llm.model, self._together)
+        return None if known is None else {"measured": known[0], "maps": known[1]}
+
     def forward(self, prompts: Prompts, *, loss: bool) -> float | None:
         """One forward; the loss is taken chunk by chunk, so that no (tokens, vocabulary) matrix need exist."""
+        self._tune([sum(map(len, prompts))])
         return self._llm.everywhere(_forward, prompts, loss)
 
     def logits(self, prompts: Prompts, *, last_only: bool) -> Tensor:
@@ -239,6 +267,24 @@ class NativeBackend:
         """Frees the pages; the weights go with the last reference."""
         self.abandon()
         self._llm.close()
+
+    def _tune(self, sizes: Iterable[int]) -> None:
+        """Has launches measured for sweeps of so many rows, once in this process, unless they are on file."""
+        wanted = {bucket(rows) for rows in sizes if 0 < rows <= MOST_ROWS} - self._tuned
+        if not wanted:
+            return
+        self._tuned |= wanted
+        begin = time.monotonic()
+        measured = self._llm.tune(sorted(wanted), seconds=_TUNING_S)
+        took = time.monotonic() - begin
+        if measured and took > _SAID_S:
+            rows = " and ".join(map(str, sorted(wanted)))
+            print(
+                f"inferometer: {measured} launches for {rows} rows of {self._llm.spec.name} were measured in {took:.0f} s; they are kept "
+                "for this kind of GPU",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def _start(self, prompts: Prompts, params: SamplingParams) -> None:
         engine = self._running
@@ -365,6 +411,17 @@ def _residents(admission: Admission, rows: int) -> tuple[int, int]:
             return 1, rows
         case _:
             raise TypeError(f"no case runs under {admission!r}")
+
+
+def _rows_of_sweeps(admission: Admission, most: int) -> Iterable[int]:
+    """How many rows may decode together under an admission that has up to `most` running."""
+    match admission:
+        case Diagonal(size):
+            return (*range(size, most, size), most)
+        case Continuous():
+            return range(1, most + 1)
+        case _:
+            return (most,)
 
 
 def _numbered(prompt: Sequence[int], row: int, vocabulary: int) -> Sequence[int]:

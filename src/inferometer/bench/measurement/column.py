@@ -35,7 +35,8 @@ class Column:
     """One backend's part of a batch size, as it fills up. Times in seconds.
 
     whole: of runs whose prefill and decode have no times of their own. pages: of the run that had the most in use. link_bytes: that came
-    from the host in all measured runs, None where nothing does.
+    from the host in all measured runs, None where nothing does. unsteady: runs that were not taken in, as something was made in them that
+    the next one found.
     """
 
     case: Case
@@ -50,6 +51,8 @@ class Column:
     link_bytes: int | None = None
     checked: Checked | None = None
     failure: Failure | None = None
+    unsteady: int = 0
+    unsteady_s: float = 0.0
 
     @property
     def measured(self) -> int:

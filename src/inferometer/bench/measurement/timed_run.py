@@ -18,6 +18,11 @@ class Times:
     whole: float | None = None
     forward: float | None = None
 
+    @property
+    def all(self) -> float:
+        """Of the run."""
+        return sum(each or 0.0 for each in (self.prefill, self.decode, self.whole, self.forward))
+
 
 def timed_run(case: Case, backend: Backend, prompts: Prompts, clock: Callable[[], float]) -> Times:
     """Runs the case once.

@@ -95,7 +95,10 @@ class Record:
     of KV cache in use at once, page_size: the tokens of each. sizes: bytes of the weights, of the cache when all is generated and of the
     hidden states of as many tokens. link_gb_s: of what came from the host, over all measured runs; link_bound: the rate of plain copies
     there, measured in the same process, and the share of it. decode_only: there was no prompt but a cache filled at random, and the first
-    of decode_length steps attended over sequence_length tokens. study, part, column: where a study asked, None outside of one.
+    of decode_length steps attended over sequence_length tokens. warmups: runs that were not counted, with those in which something was
+    still compiled or recorded. launches: of the sizes that linear maps have in a decode step on a GPU, how many there are ("maps") and of
+    how many the launch had been measured there ("measured"; for the others a table decides). study, part, column: where a study asked,
+    None outside of one.
 
     Raises ValueError where decode_total differs from steps x decode_token, where throughput x latency differs from the tokens of a
     run (or of all requests to a server, whose times are in `serving`), where an "ok" case has no times, a failed check or evidence of a
@@ -158,6 +161,7 @@ class Record:
     link_gb_s: float | None = None
     link_bound: Mapping[str, float] | None = None
     energy: Mapping[str, Any] | None = None
+    launches: Mapping[str, int] | None = None
     bound: Bound | None = None
     utilisation: Mapping[str, Any] | None = None
     predicted: Predicted | None = None
