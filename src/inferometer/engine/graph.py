@@ -19,13 +19,15 @@ class Graph:
     torch.cuda.graph would wait for the whole device first; here only the recording stream is ordered behind the current one.
     """
 
-    def __init__(self, function: Callable[[], None], device: torch.device, pool: Any) -> None:
+    def __init__(
+        self, function: Callable[[], None], device: torch.device, pool: Any, stream: torch.cuda.Stream | None = None
+    ) -> None:
         self._run = function
         if device.type != "cuda":
             return
         graph = torch.cuda.CUDAGraph()
         current = torch.cuda.current_stream(device)
-        recording = recording_stream(device)
+        recording = stream or recording_stream(device)
         recording.wait_stream(current)
         with torch.cuda.stream(recording):
             # Relaxed: the allocators may ask about events of work that is still under way, which recording would else forbid.

@@ -70,6 +70,7 @@ class Runner:
         self._samplers: SamplerGraphs | None = None
         self._split: SweepSplit | None = None
         self._pool: Any = None
+        self.beside: Any = None
         if graphs and usable(model.device) and model.collective.recordable:
             self._pool = torch.cuda.graph_pool_handle()
             most, patience = FEW_TOKENS, 0
@@ -109,6 +110,8 @@ class Runner:
         prompts = Facts.of(pieces, self.cache.page_size)
         brought = None if self.traffic is None else self._brought(decoding, pieces, self.traffic)
         if brought is None and self._graphs is not None:
+            if self.beside is not None and len(decoding) and self.beside.takes(pieces) and self._align(pieces)[1].plan().signature == GREEDY:
+                return self._side_by_side(decoding, prompts, pieces, self._graphs)
             if self._divides(decoding, prompts):
                 return self._one_after_another(decoding, prompts, pieces, self._graphs)
             if self._graphs.serves(len(decoding), pieces):
@@ -176,6 +179,44 @@ class Runner:
             logits = torch.cat((logits, self.model.logits(hidden.index_select(0, staged.last))))
             seats = torch.cat((seats, staged.sampled_seats))
         return self._finish(sequences, batch, sample(logits, batch), seats, tuple(self._scores(pieces, hidden)))
+
+    def _side_by_side(self, decoding: Facts, prompts: Facts, pieces: Many[Share], graphs: SweepGraphs) -> Flight:
+        """Those that decode as a graph on a stream of its own, the prompts meanwhile."""
+        nobody = Facts.of((), self.cache.page_size)
+        sequences, batch = self._align(pieces)
+        assert batch is not None
+        entering = int(prompts.samples.sum())
+        beside = self.beside
+        device = self.model.device
+        current = torch.cuda.current_stream(device)
+        one, other = beside.decoding or current, beside.prompts or current
+        for stream in (one, other):
+            if stream != current:
+                stream.wait_stream(current)
+        with torch.cuda.stream(one):
+            first = graphs.choose(decoding, nobody)
+        with torch.cuda.stream(other):
+            second = None
+            if entering and beside.graphs.serves(0, pieces):
+                self._enter_table(prompts)
+                second = beside.graphs.choose(nobody, prompts)
+            else:
+                staged, hidden = self._sweep(prompts, apart=False)
+        for stream in (one, other):
+            if stream != current:
+                current.wait_stream(stream)
+        fetched, tokens = [first.fetch()], [first.token_ids.clone()]
+        scores: tuple[Scores, ...] = ()
+        if second is None:
+            scores = tuple(self._scores(pieces, hidden))
+            if entering:
+                second = self._choose(hidden.index_select(0, staged.last), batch)
+                self._tokens.index_copy_(0, staged.sampled_seats, second.token_ids)
+        if second is not None:
+            fetched.append(second.fetch())
+            tokens.append(second.token_ids)
+        batch.update(torch.cat(tokens))
+        return Flight(sequences, tuple(fetched), scores, _arrival(scores))
 
     def _enter_table(self, facts: Facts) -> None:
         """Writes what the block table may not hold yet."""

@@ -96,14 +96,17 @@ class SweepGraphs:
         *,
         most_prompt_tokens: int = FEW_TOKENS,
         patience: int = 0,
+        rows: int | None = None,
+        stream: torch.cuda.Stream | None = None,
     ) -> None:
+        self._stream = stream
         self._most_prompt_tokens = most_prompt_tokens
         self._patience = patience
         self._met: Counter[Bucket] = Counter()
         self._model, self._cache, self._tokens, self._table, self._pool = model, cache, tokens, table, pool
         self._inputs: dict[Shape, Tensor] = {}
         self._graphs: dict[Bucket, Recorded | None] = {}
-        rows = rows_bucket(tokens.numel() - 1) + PROMPTS
+        rows = rows_bucket(tokens.numel() - 1) + PROMPTS if rows is None else rows
         self._logits = model.logits_room(rows)
         self._places = Places.on(model.device, rows)
 
@@ -162,7 +165,7 @@ class SweepGraphs:
         model, run = self._model, partial(self._sweep, staged, bucket)
         if isinstance(model.residency, StreamedLayers):
             return CutGraph(run, model, model.residency.placement.streamed_layers, model.device, self._pool)
-        return Graph(run, model.device, self._pool)
+        return Graph(run, model.device, self._pool, self._stream)
 
     def _bucket(self, decoding: Facts, prompts: Facts, *, greedy: bool) -> Bucket:
         most = self._table.shape[1] * self._cache.page_size
