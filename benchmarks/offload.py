@@ -301,12 +301,13 @@ def _run(llm: Any, part: Part, job: Job, order: str, link: LinkRates, calibratio
         assert all(len(each.token_ids) == new for each in done)
         return time.perf_counter() - begin
 
+    # The peak is over all runs: what passes through a sweep that is recorded shows where it runs for the first time, kernel by kernel.
+    torch.cuda.reset_peak_memory_stats()
+    engine.reset_peak()
     # In diagonal order twice: what comes up once in a run is recorded when it comes up again.
     untimed = 2 if whole and order == "diagonal" else 1
     first = [once(prompts, job.new) if whole else once(prompts[:together], 3) for _ in range(untimed)]
-    engine.reset_peak()
     at_rest = torch.cuda.memory_allocated() - engine.device_pages * engine.page_bytes
-    torch.cuda.reset_peak_memory_stats()
     watch, before = Watch(engine), getattr(residency, "brought_bytes", 0)
     paged = engine.page_traffic_bytes[0]
     times = [once(prompts, job.new) for _ in range(part.runs)]
