@@ -78,7 +78,8 @@ class Runner:
                 most, patience = worth_recording(weights), PATIENCE
                 # Else weights would come in twice, or ranks add up in two streams at once.
                 if model.resident and model.collective.size == 1:
-                    self._beside = PromptsBeside(model, cache, self._tokens, self._table, most_prompt_tokens=most)
+                    both = worth_recording(weights // 2)  # the host launches two passes while the GPU is busy with the prompts
+                    self._beside = PromptsBeside(model, cache, self._tokens, self._table, most_prompt_tokens=both)
             self._graphs = SweepGraphs(
                 model,
                 cache,
