@@ -95,7 +95,8 @@ class Runner:
     @property
     def recorded(self) -> int:
         """Graphs of sweeps that there are."""
-        return 0 if self._graphs is None else self._graphs.recorded
+        beside = 0 if self._beside is None else self._beside.graphs.recorded
+        return beside + (0 if self._graphs is None else self._graphs.recorded)
 
     def close(self) -> None:
         """Waits for copies that are under way: the memory of the cache may go then."""
