@@ -15,8 +15,8 @@ from torch import Tensor
 
 from inferometer.engine.captured_sampler import SamplerGraphs
 from inferometer.engine.engine import Engine
-from inferometer.engine.prompts_beside import PromptsBeside
-from inferometer.engine.sweep_graphs import FEW_TOKENS, SweepGraphs
+from inferometer.engine.prompts_beside import ONE_PASS, PromptsBeside
+from inferometer.engine.sweep_graphs import SweepGraphs
 from inferometer.kernels.arrivals import arrivals, counted_apart
 from inferometer.model.description import describe
 from inferometer.nn.batch import RaggedBatch
@@ -141,12 +141,12 @@ def share(count: int) -> Share:
 @pytest.fixture(scope="module")
 def beside() -> PromptsBeside:
     model, cache, tokens = Noted(), cast(PagedCache, SimpleNamespace(page_size=PAGE)), torch.zeros(SEATS + 1, dtype=torch.int64)
-    return PromptsBeside(cast(Transformer, model), cache, tokens, torch.zeros(SEATS + 1, 4, dtype=torch.int32), most_prompt_tokens=1024)
+    return PromptsBeside(cast(Transformer, model), cache, tokens, torch.zeros(SEATS + 1, 4, dtype=torch.int32), most_prompt_tokens=4096)
 
 
 def test_many_prompt_tokens_have_a_pass_of_their_own(beside: PromptsBeside) -> None:
-    assert beside.takes([share(FEW_TOKENS), share(1)])
-    assert not beside.takes([share(FEW_TOKENS)])
+    assert beside.takes([share(ONE_PASS), share(1)])
+    assert not beside.takes([share(ONE_PASS)])
     assert not beside.takes([])
 
 

@@ -27,7 +27,7 @@ def test_a_rehearsal_fills_its_sweep(seats: int, sweep_tokens: int, context_limi
     lengths = rehearsed_lengths(seats, sweep_tokens, context_limit)
     longest = sweep_tokens if context_limit is None else context_limit - 1
     assert sum(lengths) == min(sweep_tokens, seats * longest)
-    assert 1 <= min(lengths)
+    assert min(lengths) >= 1
     assert max(lengths) <= longest
     assert len(lengths) <= seats
     if seats <= sweep_tokens // 2:
