@@ -13,9 +13,12 @@ from inferometer.kernels.decode_short import MOST_PARTS, decode_parts, keys_of, 
 from inferometer.kernels.finish import linear_torch
 from inferometer.kernels.head_parts import HeadParts
 from inferometer.kernels.paged_decode import Fresh, paged_decode_torch
+from inferometer.kernels.quant_launch import quant_candidates
+from inferometer.kernels.quant_linear import quant_linear_joined
 from inferometer.kernels.rotary_write import rotate
 from inferometer.kernels.skinny import skinny_joined
 from inferometer.kernels.skinny_launch import Tiling, candidates
+from quant_cases import FORMATS, drawn_weight
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 2.5e-2}
@@ -128,6 +131,25 @@ def test_a_map_joins_them(
         got = interpreted(skinny_joined, found, weight, shift, residual, launch)
         expected = linear_torch(want, weight, shift, residual=residual)
         torch.testing.assert_close(got.float(), expected.float(), atol=4 * TOLERANCE[dtype], rtol=4 * TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("name", ["int8", "fp8", "int4 g64"])
+@pytest.mark.parametrize(("context", "heads", "head_size"), [(1, 4, 32), (187, 2, 64), (300, 1, 128)])
+def test_a_map_in_few_bits_joins_them(interpreted: Callable[..., Any], pages: Any, context: int, heads: int, head_size: int, name: str) -> None:
+    dtype = torch.float16
+    case = Case(pages, context, heads, head_size, dtype, biased=False, turned=False)
+    found, keys, values = interpreted(in_parts, case, 304)
+    empty = -(-context // found.keys)
+    found.partial[:, empty:], found.mass[:, empty:] = torch.nan, torch.nan
+    want = check(case, found, keys, values)
+    weight = drawn_weight(21, heads * head_size, **FORMATS[name])
+    draw = torch.Generator().manual_seed(0)
+    bias, residual = (torch.randn(*size, generator=draw).to(dtype) for size in ((21,), (1, 21)))
+    launch = Tiling(outputs=8, block=heads * head_size, warps=4, stages=1, programs=3, whole=True)
+    for shift in (bias, None):
+        got = interpreted(quant_linear_joined, found, weight, shift, residual, launch)
+        expected = linear_torch(want.double(), weight.dequantised(torch.float64), None if shift is None else shift.double())
+        torch.testing.assert_close(got.double(), expected + residual, atol=4 * TOLERANCE[dtype], rtol=4 * TOLERANCE[dtype])
 
 
 class TestServes:

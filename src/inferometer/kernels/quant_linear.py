@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from inferometer.kernels.arrivals import MOST_ARRIVALS, arrivals
 from inferometer.kernels.finish import finish_torch
+from inferometer.kernels.head_parts import HeadParts
 from inferometer.kernels.norm import NormWeights
 from inferometer.kernels.quant_bytes import quant_bytes_product
 from inferometer.kernels.quant_few import quant_few_product
@@ -74,6 +75,21 @@ def quant_linear_triton(
     return out
 
 
+def quant_linear_joined(parts: HeadParts, weight: QuantWeight, bias: Tensor | None, residual: Tensor, launch: Tiling) -> Tensor:
+    """The same of one row of attention that is still in parts, which every program joins. launch: one that holds whole rows.
+
+    residual: (1, outputs), contiguous. Heads and their size are powers of two; the weight's columns are in the order of the inputs.
+    """
+    assert launch.whole
+    assert parts.rows == 1
+    assert weight.order is None
+    assert residual.is_contiguous()
+    out = torch.empty_like(residual)
+    options = {"biased": bias is not None, "added": True, "activation": None}
+    _product(parts.partial[:, 0].flatten(1), weight, out if bias is None else bias, residual, out, launch, None, options, parts)
+    return out
+
+
 def _product(
     x: Tensor,
     weight: QuantWeight,
@@ -83,6 +99,7 @@ def _product(
     chosen: Tiling,
     norm: NormWeights | None,
     options: dict[str, Any],
+    parted: HeadParts | None = None,
 ) -> None:
     """Launches the kernel for so many rows."""
     (rows, inputs), outputs = x.shape, weight.outputs
@@ -100,12 +117,15 @@ def _product(
     if chosen.whole:
         span = chosen.span(outputs, processors(device))
         gamma, beta = (None, None) if norm is None else (norm.weight, norm.bias)
+        joined = {"parts": 0, "keys": 0, "head_size": 0}
+        if parted is not None:
+            joined = {"parts": parted.parts, "keys": parted.keys, "head_size": parted.head_size}
         quant_rows_product.launch(
             (-(-outputs // span),), x, words_of(weight), *common, x if gamma is None else gamma, x if beta is None else beta,
-            0.0 if norm is None else norm.epsilon, rows, outputs, span, x.stride(0), added.stride(0), out.stride(0), inputs=inputs,
+            x if parted is None else parted.mass, x if parted is None else parted.contexts, 0.0 if norm is None else norm.epsilon, rows, outputs, span, x.stride(0), added.stride(0), out.stride(0), inputs=inputs,
             width=chosen.block // WORD_INPUTS[weight.kind], members=power_of_two(rows),
             normed=None if norm is None else norm.kind, weighted=gamma is not None, shifted=beta is not None,
-            assembled=capability(device) >= (FP8_CONVERSION if weight.kind == "fp8" else (6, 1)), stages=chosen.stages, **options,
+            assembled=capability(device) >= (FP8_CONVERSION if weight.kind == "fp8" else (6, 1)), stages=chosen.stages, **joined, **options,
         )  # fmt: skip
         return
     assert norm is None

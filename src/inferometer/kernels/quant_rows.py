@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from inferometer.kernels.decode_parts import joined_row
 from inferometer.kernels.eight_bit_floats import dot_floats
 from inferometer.kernels.finish import finish
 from inferometer.kernels.fixed_point import bytes_together, dot_bytes, fixed_point, four
@@ -12,13 +13,13 @@ from inferometer.kernels.skinny_rows import whole_row
 from inferometer.kernels.support import constexpr, kernel, tl
 
 
-@kernel("span", "rows")
+@kernel("span", "rows", "contexts")
 def quant_rows_product(
-    x: Any, words: Any, scale: Any, zero: Any, bias: Any, residual: Any, out: Any, gamma: Any, beta: Any,
+    x: Any, words: Any, scale: Any, zero: Any, bias: Any, residual: Any, out: Any, gamma: Any, beta: Any, mass: Any, contexts: Any,
     epsilon: Any, rows: Any, outputs: Any, span: Any, x_row: Any, residual_row: Any, out_row: Any, inputs: constexpr, kind: constexpr,
     group: constexpr, zeroed: constexpr, width: constexpr, members: constexpr, tile: constexpr, normed: constexpr,
     weighted: constexpr, shifted: constexpr, activation: constexpr, biased: constexpr, added: constexpr,
-    assembled: constexpr, stages: constexpr, early: constexpr,
+    assembled: constexpr, stages: constexpr, early: constexpr, parts: constexpr, keys: constexpr, head_size: constexpr,
 ) -> None:  # fmt: skip
     """Each program holds all rows, normed if asked, in fixed point, and takes `span` outputs, a tile at a time.
 
@@ -41,6 +42,8 @@ def quant_rows_product(
         factor = tl.load(gamma + k, mask=real, other=0).to(tl.float32)
     if shifted:
         shift = tl.load(beta + k, mask=real, other=0).to(tl.float32)
+    if parts:
+        context = tl.load(contexts)
     if early:
         # The kernel before may still write x and the residual, not the weights. What follows the first tile comes into the
         # cache.
@@ -51,7 +54,11 @@ def quant_rows_product(
             prefetch(words + ahead + tl.minimum(tl.arange(0, row_lines) * 32, across - 1)[None, :])
         tl.extra.cuda.gdc_wait()
     last = rows - 1
-    ready0 = ready(whole_row(x, k, real, factor, shift, epsilon, inputs, normed), kind, width, assembled)
+    if parts:
+        row0 = joined_row(x, mass, context, parts, keys, inputs // head_size, head_size)
+    else:
+        row0 = whole_row(x, k, real, factor, shift, epsilon, inputs, normed)
+    ready0 = ready(row0, kind, width, assembled)
     if members > 1:
         row1 = whole_row(x + tl.minimum(1, last) * x_row, k, real, factor, shift, epsilon, inputs, normed)
         ready1 = ready(row1, kind, width, assembled)
