@@ -212,3 +212,37 @@ def test_gpu_is_attention_and_the_map(pages: Any, context: int, heads: int, head
             want = check(case, found, keys, values)
             expected = linear_torch(want, weight, bias, residual=residual)
             torch.testing.assert_close(got.float(), expected.float(), atol=4 * TOLERANCE[dtype], rtol=4 * TOLERANCE[dtype])
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("name", ["int8", "fp8", "int4 g64"])
+@pytest.mark.parametrize(("heads", "head_size"), [(32, 64), (32, 128)])
+@pytest.mark.parametrize("context", [1, 65, 300])
+def test_gpu_is_attention_and_the_map_in_few_bits(pages: Any, context: int, heads: int, head_size: int, name: str) -> None:
+    """In a graph, behind a launch that writes what it takes."""
+    dtype = torch.bfloat16
+    case = Case(pages, context, heads, head_size, dtype, biased=False, turned=False).to("cuda")
+    inputs, outputs = heads * head_size, 500
+    weight = drawn_weight(outputs, inputs, **FORMATS[name], seed=context, device="cuda")
+    bias, residual = torch.randn(outputs, device="cuda", dtype=dtype), torch.randn(1, outputs, device="cuda", dtype=dtype)
+    source, room = case.source, torch.zeros_like(case.source)
+    for launch in (one for one in quant_candidates(1, weight) if one.whole):
+
+        def run(launch: Tiling = launch) -> tuple[Tensor, HeadParts, Tensor, Tensor]:
+            room.copy_(source)
+            case.source = room
+            found, keys, values = in_parts(case, 304)
+            return quant_linear_joined(found, weight, bias, residual, launch), found, keys, values
+
+        run()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            got, found, keys, values = run()
+        for _ in range(3):
+            room.zero_()
+            graph.replay()
+            torch.cuda.synchronize()
+            want = check(case, found, keys, values).double()
+            expected = want @ weight.dequantised(torch.float64).T + bias + residual
+            torch.testing.assert_close(got.double(), expected, atol=4 * TOLERANCE[dtype], rtol=4 * TOLERANCE[dtype])

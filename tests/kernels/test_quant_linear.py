@@ -262,7 +262,13 @@ def test_gpu_graph_of_maps_in_a_row(rows: int, name: str) -> None:
     """Each reads what the one before it writes, however early it starts; a replay takes what lies in x then."""
     weights = [drawn_weight(1024, 1024, **FORMATS[name], seed=i, device="cuda") for i in range(12)]
     static = fenced(rows, 1024, torch.bfloat16, 0, "cuda").contiguous()
-    launch = quant_tiling(rows, weights[0])
+    launches = quant_candidates(rows, weights[0])
+    for launch in (launches[0], *(one for one in launches if one.readied)):
+        check_chain(weights, static, launch)
+
+
+def check_chain(weights: list[QuantWeight], static: Tensor, launch: Tiling) -> None:
+    rows = static.shape[0]
 
     def chain() -> Tensor:
         x = static

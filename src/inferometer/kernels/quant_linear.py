@@ -12,9 +12,10 @@ from inferometer.kernels.arrivals import MOST_ARRIVALS, arrivals
 from inferometer.kernels.finish import finish_torch
 from inferometer.kernels.head_parts import HeadParts
 from inferometer.kernels.norm import NormWeights
-from inferometer.kernels.quant_bytes import quant_bytes_product
+from inferometer.kernels.quant_bytes import quant_bytes_product, split_rows
 from inferometer.kernels.quant_few import quant_few_product
-from inferometer.kernels.quant_launch import WORD_INPUTS, quant_tiling, words_of
+from inferometer.kernels.quant_groups import order_rows, quant_groups_product
+from inferometer.kernels.quant_launch import WORD_INPUTS, in_groups, quant_tiling, words_of
 from inferometer.kernels.quant_rows import quant_rows_product
 from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.kernels.skinny_launch import Tiling, members
@@ -140,12 +141,41 @@ def _product(
     words = words_of(weight)
     # So many registers that as many programs as were asked for run on a processor at a time.
     options |= {"maxnreg": min(255, 65536 // (32 * chosen.warps * max(1, chosen.programs)) // 8 * 8)}
+    if chosen.in_bytes or chosen.readied:
+        readying = {"members": padded, "early": early, **({"launch_pdl": True} if early else {})}
+        width = -(-inputs // chosen.block) * chosen.block
     if chosen.in_bytes:
         del options["group"], options["zeroed"]
+        assembled, halves = capability(device) >= (9, 0), x.dtype == torch.float16
+        given, worths, x_row = x, weight.scale, x.stride(0)
+        if chosen.readied:
+            given = torch.empty((3 if halves else 2, padded, width), dtype=weight.data.dtype, device=device)
+            worths = torch.empty((width // chosen.block, padded), dtype=torch.float32, device=device)
+            split_rows.launch(
+                (padded, width // chosen.block), x, given, worths, rows, inputs, width, x_row, kind=weight.kind, block=chosen.block,
+                assembled=assembled, num_warps=1, **readying,
+            )  # fmt: skip
         quant_bytes_product.launch(
-            (tiles, parts), x, weight.data, weight.scale, bias, added, out, partial, arrived, rows, outputs, inputs, x.stride(0),
-            added.stride(0), out.stride(0), members=padded, parts=parts, block=chosen.block, stages=chosen.stages,
-            even=inputs % chosen.block == 0, **options | {"assembled": capability(device) >= (9, 0)},
+            (tiles, parts), given, weight.data, worths, weight.scale, bias, added, out, partial, arrived, rows, outputs, inputs, width,
+            x_row, added.stride(0), out.stride(0), members=padded, parts=parts, block=chosen.block, stages=chosen.stages,
+            even=inputs % chosen.block == 0, readied=chosen.readied, halves=halves, **options | {"assembled": assembled},
+        )  # fmt: skip
+        return
+    neighbours = 2 if _grouped_warps(chosen, device) else 4
+    if chosen.readied:
+        assert weight.group is not None
+        assert in_groups(weight)
+        ordered = torch.empty((padded, width), dtype=x.dtype, device=device)
+        sums = torch.empty((width // weight.group, padded), dtype=torch.float32, device=device)
+        order_rows.launch(
+            (padded, width // chosen.block), x, ordered, sums, rows, inputs, width, x.stride(0), chunk=chosen.block, group=weight.group,
+            neighbours=neighbours, num_warps=1, **readying,
+        )  # fmt: skip
+        del options["kind"]
+        quant_groups_product.launch(
+            (tiles, parts), ordered, sums, words, *common, partial, arrived, rows, outputs, words.shape[1], groups, width,
+            added.stride(0), out.stride(0), members=padded, parts=parts, block=chosen.block, warps=chosen.warps, stages=chosen.stages,
+            even=inputs % chosen.block == 0, grouped_warps=neighbours == 2, wide=wide(x.dtype, device), assembled=assembled, **options,
         )  # fmt: skip
         return
     # Where rows begin at 16 bytes, four words are read at a time.
@@ -153,7 +183,7 @@ def _product(
     quant_few_product.launch(
         (tiles, parts), x, words, *common, partial, arrived, rows, outputs, words.shape[1] // aligned, groups, x.stride(0),
         added.stride(0), out.stride(0), members=padded, parts=parts, block=chosen.block // WORD_INPUTS[weight.kind], aligned=aligned,
-        warps=chosen.warps, neighbours=2 if _grouped_warps(chosen, device) else 4, stages=chosen.stages,
+        warps=chosen.warps, neighbours=neighbours, stages=chosen.stages,
         even=inputs % chosen.block == 0, wide=wide(x.dtype, device), assembled=assembled, **options,
     )  # fmt: skip
 
