@@ -135,7 +135,9 @@ def test_a_map_joins_them(
 
 @pytest.mark.parametrize("name", ["int8", "fp8", "int4 g64"])
 @pytest.mark.parametrize(("context", "heads", "head_size"), [(1, 4, 32), (187, 2, 64), (300, 1, 128)])
-def test_a_map_in_few_bits_joins_them(interpreted: Callable[..., Any], pages: Any, context: int, heads: int, head_size: int, name: str) -> None:
+def test_a_map_in_few_bits_joins_them(
+    interpreted: Callable[..., Any], pages: Any, context: int, heads: int, head_size: int, name: str
+) -> None:
     dtype = torch.float16
     case = Case(pages, context, heads, head_size, dtype, biased=False, turned=False)
     found, keys, values = interpreted(in_parts, case, 304)

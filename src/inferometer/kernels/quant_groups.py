@@ -11,8 +11,8 @@ from inferometer.kernels.support import constexpr, kernel, tl
 
 @kernel("rows", "inputs")
 def order_rows(
-    x: Any, ordered: Any, sums: Any, rows: Any, inputs: Any, padded: Any, x_row: Any, members: constexpr, chunk: constexpr, group: constexpr,
-    neighbours: constexpr, early: constexpr,
+    x: Any, ordered: Any, sums: Any, rows: Any, inputs: Any, padded: Any, x_row: Any, members: constexpr, chunk: constexpr,
+    group: constexpr, neighbours: constexpr, early: constexpr,
 ) -> None:  # fmt: skip
     """A row's `chunk` inputs in the order in which `quant_groups_product` takes them, and the sums of its groups.
 

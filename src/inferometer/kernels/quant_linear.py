@@ -123,7 +123,8 @@ def _product(
             joined = {"parts": parted.parts, "keys": parted.keys, "head_size": parted.head_size}
         quant_rows_product.launch(
             (-(-outputs // span),), x, words_of(weight), *common, x if gamma is None else gamma, x if beta is None else beta,
-            x if parted is None else parted.mass, x if parted is None else parted.contexts, 0.0 if norm is None else norm.epsilon, rows, outputs, span, x.stride(0), added.stride(0), out.stride(0), inputs=inputs,
+            x if parted is None else parted.mass, x if parted is None else parted.contexts, 0.0 if norm is None else norm.epsilon,
+            rows, outputs, span, x.stride(0), added.stride(0), out.stride(0), inputs=inputs,
             width=chosen.block // WORD_INPUTS[weight.kind], members=power_of_two(rows),
             normed=None if norm is None else norm.kind, weighted=gamma is not None, shifted=beta is not None,
             assembled=capability(device) >= (FP8_CONVERSION if weight.kind == "fp8" else (6, 1)), stages=chosen.stages, **joined, **options,
