@@ -6,16 +6,18 @@ from typing import Any
 
 from inferometer.kernels.eight_bit_floats import float_bits
 from inferometer.kernels.finish import put_product
+from inferometer.kernels.norm import part_of_row
 from inferometer.kernels.prefetch import prefetch
 from inferometer.kernels.support import constexpr, kernel, tl
 
 
-@kernel("rows", "inputs")
+@kernel("rows")
 def split_rows(
-    x: Any, bytes_of: Any, worths: Any, rows: Any, inputs: Any, padded: Any, x_row: Any, kind: constexpr, members: constexpr,
-    block: constexpr, assembled: constexpr, early: constexpr,
+    x: Any, bytes_of: Any, worths: Any, gamma: Any, beta: Any, epsilon: Any, rows: Any, inputs: Any, padded: Any, x_row: Any,
+    kind: constexpr, members: constexpr, block: constexpr, width: constexpr, normed: constexpr, weighted: constexpr, shifted: constexpr,
+    assembled: constexpr, early: constexpr,
 ) -> None:  # fmt: skip
-    """A row's `block` inputs in bytes, as `quant_bytes_product` takes them.
+    """A row's `block` inputs in bytes, as `quant_bytes_product` takes them; normed first if asked.
 
     bytes_of: (2, members, padded), 3 of fp8, zeros where there is no input and no row; worths: float32 (padded / block, members).
     """
@@ -23,11 +25,18 @@ def split_rows(
         tl.extra.cuda.gdc_launch_dependents()
     m = tl.program_id(0)
     number = tl.program_id(1)
-    k = number * block + tl.arange(0, block)
+    k = number * block + tl.arange(0, block)[None, :]
+    real = (m < rows) & (k < inputs)
+    factor, shift = 1.0, 0.0
+    if weighted:
+        factor = tl.load(gamma + k, mask=real, other=0).to(tl.float32)
+    if shifted:
+        shift = tl.load(beta + k, mask=real, other=0).to(tl.float32)
     if early:
+        # The kernel before may still write x.
         tl.extra.cuda.gdc_wait()
-    a = tl.load(x + m * x_row + k, mask=(m < rows) & (k < inputs), other=0).to(tl.float32)[None, :]
-    at = bytes_of + m * padded + k[None, :]
+    a = part_of_row(x + m * x_row, k, real, m < rows, factor, shift, epsilon, inputs, width, normed).to(tl.float32)
+    at = bytes_of + m * padded + k
     if kind == "fp8":
         upper, lower, rest, worth = floats_of(a, x.dtype.element_ty, assembled)
         if x.dtype.element_ty == tl.float16:

@@ -6,15 +6,18 @@ from typing import Any
 
 from inferometer.kernels.finish import put_product
 from inferometer.kernels.fixed_point import four
+from inferometer.kernels.norm import part_of_row
 from inferometer.kernels.support import constexpr, kernel, tl
 
 
-@kernel("rows", "inputs")
+@kernel("rows")
 def order_rows(
-    x: Any, ordered: Any, sums: Any, rows: Any, inputs: Any, padded: Any, x_row: Any, members: constexpr, chunk: constexpr,
-    group: constexpr, neighbours: constexpr, early: constexpr,
+    x: Any, ordered: Any, sums: Any, gamma: Any, beta: Any, epsilon: Any, rows: Any, inputs: Any, padded: Any, x_row: Any,
+    members: constexpr, chunk: constexpr, group: constexpr, neighbours: constexpr, width: constexpr, normed: constexpr, weighted: constexpr,
+    shifted: constexpr, early: constexpr,
 ) -> None:  # fmt: skip
-    """A row's `chunk` inputs in the order in which `quant_groups_product` takes them, and the sums of its groups.
+    """A row's `chunk` inputs in the order in which `quant_groups_product` takes them, and the sums of its groups; normed first
+    if asked.
 
     ordered: (members, padded), zeros where there is no input and no row; sums: float32 (padded / group, members).
     """
@@ -31,9 +34,16 @@ def order_rows(
         thread, number = k >> 1 & 3, (k >> 3) * 2 + (k & 1)
     taken = thread * share + (number & -8) + (number >> 1 & 3) + (number & 1) * 4
     begin = first + tl.arange(0, chunk // group)[:, None] * group
+    real = (m < rows) & (begin + taken < inputs)
+    factor, shift = 1.0, 0.0
+    if weighted:
+        factor = tl.load(gamma + begin + taken, mask=real, other=0).to(tl.float32)
+    if shifted:
+        shift = tl.load(beta + begin + taken, mask=real, other=0).to(tl.float32)
     if early:
+        # The kernel before may still write x.
         tl.extra.cuda.gdc_wait()
-    a = tl.load(x + m * x_row + begin + taken, mask=(m < rows) & (begin + taken < inputs), other=0)
+    a = part_of_row(x + m * x_row, begin + taken, real, m < rows, factor, shift, epsilon, inputs, width, normed)
     tl.store(ordered + m * padded + begin + k, a)
     number_of = first // group + tl.arange(0, chunk // group)
     tl.store(sums + number_of * members + m, tl.sum(a.to(tl.float32), 1))
@@ -44,8 +54,8 @@ def quant_groups_product(
     ordered: Any, sums: Any, words: Any, scale: Any, zero: Any, bias: Any, residual: Any, out: Any, partial: Any, arrived: Any, rows: Any,
     outputs: Any, across: Any, groups: Any, padded: Any, residual_row: Any, out_row: Any, group: constexpr, zeroed: constexpr,
     members: constexpr, parts: constexpr, tile: constexpr, block: constexpr, warps: constexpr, stages: constexpr, even: constexpr,
-    grouped_warps: constexpr, activation: constexpr, biased: constexpr, added: constexpr, wide: constexpr, assembled: constexpr,
-    early: constexpr,
+    together: constexpr, grouped_warps: constexpr, activation: constexpr, biased: constexpr, added: constexpr, wide: constexpr,
+    assembled: constexpr, early: constexpr,
 ) -> None:  # fmt: skip
     """Rows in the order of `order_rows`; `across` words of 32 bits a row of the weight, `block` inputs an iteration, `group` inputs of one
     scale. Weights come straight into the registers of the threads that multiply them, an iteration ahead. Parts as in `skinny`.
@@ -78,10 +88,10 @@ def quant_groups_product(
     for base in tl.range(start, stop, num_stages=stages):
         following = base + 1
         v0, v1, v2, v3 = load_words(words + line + lane, following * (block // 8), across, lane, following < stop, span, count, even)
-        s0, s1, s2, s3 = load_scales(scale + own, base * count, groups, count, even)
+        s0, s1, s2, s3 = load_scales(scale, own + base * count, groups - base * count, count, together, even)
         z0, z1, z2, z3 = s0, s1, s2, s3
         if zeroed:
-            z0, z1, z2, z3 = load_scales(zero + own, base * count, groups, count, even)
+            z0, z1, z2, z3 = load_scales(zero, own + base * count, groups - base * count, count, together, even)
         states = ordered + m[None, :] * padded + k + base * block
         whole = sums + base * count * members + m
         products = one_group(w0, s0, z0, states, whole, products, 0, group, zeroed, members, warps, dtype, grouped_warps, assembled)
@@ -126,15 +136,25 @@ def words_at(addresses: Any, first: Any, across: Any, lane: Any, there: Any, eve
 
 
 @kernel()
-def load_scales(addresses: Any, first: Any, groups: Any, count: constexpr, even: constexpr) -> Any:
-    """(tile,) scales of each of `count` groups, from group `first` on; those behind the last are its own again."""
-    s0 = tl.load(addresses + first)
-    s1, s2, s3 = s0, s0, s0
-    if count > 1:
-        s1 = tl.load(addresses + (first + 1 if even else tl.minimum(first + 1, groups - 1)))
-    if count > 2:
-        s2 = tl.load(addresses + (first + 2 if even else tl.minimum(first + 2, groups - 1)))
-        s3 = tl.load(addresses + (first + 3 if even else tl.minimum(first + 3, groups - 1)))
+def load_scales(first: Any, at: Any, left: Any, count: constexpr, together: constexpr, even: constexpr) -> Any:
+    """(tile,) scales of each of `count` groups, the first at `at`; those behind the last, of which `left` are left, are it again.
+
+    together: four of 16 bits in one word, which is aligned. Every load of a warp touches eight lines of the cache, and so many at a time are
+    what they wait for otherwise.
+    """
+    if together:
+        kind: constexpr = first.dtype.element_ty
+        word = tl.load((first + at).to(tl.pointer_type(tl.int64)))
+        s0, s1 = word.to(tl.int16).to(kind, bitcast=True), (word >> 16).to(tl.int16).to(kind, bitcast=True)
+        s2, s3 = (word >> 32).to(tl.int16).to(kind, bitcast=True), (word >> 48).to(tl.int16).to(kind, bitcast=True)
+    else:
+        s0 = tl.load(first + at)
+        s1, s2, s3 = s0, s0, s0
+        if count > 1:
+            s1 = tl.load(first + at + (1 if even else tl.minimum(1, left - 1)))
+        if count > 2:
+            s2 = tl.load(first + at + (2 if even else tl.minimum(2, left - 1)))
+            s3 = tl.load(first + at + (3 if even else tl.minimum(3, left - 1)))
     return s0, s1, s2, s3
 
 

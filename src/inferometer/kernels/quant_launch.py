@@ -69,11 +69,11 @@ def quant_candidates(rows: int, weight: QuantWeight) -> tuple[Tiling, ...]:
     block = (1 if weight.kind == "int4" and padded > MOST_ROWS else 2) * SPAN_WORDS * WORD_INPUTS[weight.kind]
     table = MORE if padded > MOST_ROWS else FEW_NIBBLES if weight.kind == "int4" else FEW
     few = [Tiling(outputs, block, warps, stages, programs, early=True) for outputs, warps, stages, programs in table]
-    if weight.kind == "int4":
-        more = _readied(weight) if padded <= MOST_ROWS else ()
-    else:
-        more = _in_bytes() if padded <= MOST_ROWS and IN_BYTES[0] <= capability(weight.device) < IN_BYTES[1] else ()
-    return tuple(dict.fromkeys((*launches, *few, *more) if weight.kind == "int4" else (*launches, *more, *few)))
+    if padded <= MOST_ROWS and weight.kind == "int4":
+        few += _in_order(weight)
+    elif padded <= MOST_ROWS and IN_BYTES[0] <= capability(weight.device) < IN_BYTES[1]:
+        few = [*_in_bytes(), *few]
+    return tuple(dict.fromkeys((*launches, *few)))
 
 
 def _in_bytes() -> tuple[Tiling, ...]:
@@ -84,7 +84,7 @@ def _in_bytes() -> tuple[Tiling, ...]:
     )
 
 
-def _readied(weight: QuantWeight) -> tuple[Tiling, ...]:
+def _in_order(weight: QuantWeight) -> tuple[Tiling, ...]:
     if not in_groups(weight):
         return ()
     return tuple(
@@ -104,12 +104,12 @@ def quant_tiling(rows: int, weight: QuantWeight) -> Tiling | None:
 
 
 def _wholes(rows: int, weight: QuantWeight) -> Iterator[Tiling]:
-    """A program holds its rows in registers: two bytes an input, or four for fp8, in as many warps as a row of the weight takes."""
+    """A program holds its rows in registers: two bytes an input, in as many warps as a row of the weight takes."""
     each = WORD_INPUTS[weight.kind]
     width = power_of_two(-(-weight.inputs // each))
     for warps, programs, held, ahead in (WHOLE_NIBBLES if weight.kind == "int4" else WHOLE)[rows]:
         inputs = width * each // (32 * min(warps, max(1, width // 128)))
-        if rows * inputs * (4 if weight.kind == "fp8" else 2) // 4 <= ROW_REGISTERS:
+        if rows * inputs * 2 // 4 <= ROW_REGISTERS:
             tile = min(64, max(1, held * 32 * warps // width))
             yield Tiling(tile, width * each, warps, 1 + ahead, programs, early=True, whole=True)
 

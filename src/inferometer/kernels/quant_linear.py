@@ -18,6 +18,7 @@ from inferometer.kernels.quant_groups import order_rows, quant_groups_product
 from inferometer.kernels.quant_launch import WORD_INPUTS, in_groups, quant_tiling, words_of
 from inferometer.kernels.quant_rows import quant_rows_product
 from inferometer.kernels.quant_weight import QuantWeight
+from inferometer.kernels.skinny_choice import DTYPES
 from inferometer.kernels.skinny_launch import Tiling, members
 from inferometer.kernels.support import FP8_CONVERSION, capability, power_of_two, processors, wide
 from inferometer.model.spec import Activation
@@ -47,7 +48,7 @@ def quant_linear_triton(
     """The same of few rows, in one launch.
 
     x and residual with a contiguous last dimension. launch: instead of the table's first. norm: x is normed first, and rounded as a launch
-    of its own would; only where the launch holds whole rows, and the weight's columns are in the order of the inputs. out: where the
+    of its own would; only where the launch holds whole rows or has them readied, and the weight's columns are in the order of the inputs. out: where the
     result goes, (rows, outputs) with a contiguous last dimension.
 
     Moves the bytes of the weight once, and rows * (inputs + outputs) elements of x and the result (as many again of a residual). x is not
@@ -130,7 +131,7 @@ def _product(
             assembled=capability(device) >= (FP8_CONVERSION if weight.kind == "fp8" else (6, 1)), stages=chosen.stages, **joined, **options,
         )  # fmt: skip
         return
-    assert norm is None
+    assert norm is None or chosen.readied
     parts = chosen.parts(outputs, inputs, processors(device)) if tiles <= MOST_ARRIVALS else 1
     padded = members(rows)
     partial, arrived = out, out
@@ -143,8 +144,8 @@ def _product(
     # So many registers that as many programs as were asked for run on a processor at a time.
     options |= {"maxnreg": min(255, 65536 // (32 * chosen.warps * max(1, chosen.programs)) // 8 * 8)}
     if chosen.in_bytes or chosen.readied:
-        readying = {"members": padded, "early": early, **({"launch_pdl": True} if early else {})}
         width = -(-inputs // chosen.block) * chosen.block
+        norming, readying = _readying(x, norm, padded, early=early)
     if chosen.in_bytes:
         del options["group"], options["zeroed"]
         assembled, halves = capability(device) >= (9, 0), x.dtype == torch.float16
@@ -153,8 +154,8 @@ def _product(
             given = torch.empty((3 if halves else 2, padded, width), dtype=weight.data.dtype, device=device)
             worths = torch.empty((width // chosen.block, padded), dtype=torch.float32, device=device)
             split_rows.launch(
-                (padded, width // chosen.block), x, given, worths, rows, inputs, width, x_row, kind=weight.kind, block=chosen.block,
-                assembled=assembled, num_warps=1, **readying,
+                (padded, width // chosen.block), x, given, worths, *norming, rows, inputs, width, x_row, kind=weight.kind,
+                block=chosen.block, assembled=assembled, **readying,
             )  # fmt: skip
         quant_bytes_product.launch(
             (tiles, parts), given, weight.data, worths, weight.scale, bias, added, out, partial, arrived, rows, outputs, inputs, width,
@@ -169,14 +170,16 @@ def _product(
         ordered = torch.empty((padded, width), dtype=x.dtype, device=device)
         sums = torch.empty((width // weight.group, padded), dtype=torch.float32, device=device)
         order_rows.launch(
-            (padded, width // chosen.block), x, ordered, sums, rows, inputs, width, x.stride(0), chunk=chosen.block, group=weight.group,
-            neighbours=neighbours, num_warps=1, **readying,
+            (padded, width // chosen.block), x, ordered, sums, *norming, rows, inputs, width, x.stride(0), chunk=chosen.block,
+            group=weight.group, neighbours=neighbours, **readying,
         )  # fmt: skip
         del options["kind"]
+        # Groups of an iteration are then four, all there, and begin at 8 bytes.
+        together = chosen.block == 4 * weight.group and inputs % chosen.block == 0 and weight.scale.dtype in DTYPES
         quant_groups_product.launch(
             (tiles, parts), ordered, sums, words, *common, partial, arrived, rows, outputs, words.shape[1], groups, width,
             added.stride(0), out.stride(0), members=padded, parts=parts, block=chosen.block, warps=chosen.warps, stages=chosen.stages,
-            even=inputs % chosen.block == 0, grouped_warps=neighbours == 2, wide=wide(x.dtype, device), assembled=assembled, **options,
+            even=inputs % chosen.block == 0, together=together, grouped_warps=neighbours == 2, wide=wide(x.dtype, device), assembled=assembled, **options,
         )  # fmt: skip
         return
     # Where rows begin at 16 bytes, four words are read at a time.
@@ -187,6 +190,18 @@ def _product(
         warps=chosen.warps, neighbours=neighbours, stages=chosen.stages,
         even=inputs % chosen.block == 0, wide=wide(x.dtype, device), assembled=assembled, **options,
     )  # fmt: skip
+
+
+def _readying(x: Tensor, norm: NormWeights | None, padded: int, *, early: bool) -> tuple[tuple[Tensor, Tensor, float], dict[str, Any]]:
+    """What a launch that readies rows of x takes of a norm, and by name."""
+    gamma, beta = (None, None) if norm is None else (norm.weight, norm.bias)
+    options: dict[str, Any] = {
+        "members": padded, "width": power_of_two(x.shape[1]), "normed": None if norm is None else norm.kind, "weighted": gamma is not None,
+        "shifted": beta is not None, "early": early, "num_warps": 1 if norm is None else 4,
+    }  # fmt: skip
+    if early:
+        options["launch_pdl"] = True
+    return (x if gamma is None else gamma, x if beta is None else beta, 0.0 if norm is None else norm.epsilon), options
 
 
 def _grouped_warps(chosen: Tiling, device: torch.device) -> bool:

@@ -68,17 +68,17 @@ class Linear(nn.Module):
 
     def norms(self, x: Tensor) -> bool:
         """Whether `normed` would norm x in its own launch, which it does for very few rows."""
-        return self._whole(x) is not None
+        return self._norming(x) is not None
 
-    def _whole(self, x: Tensor) -> Tiling | None:
-        """The launch of x if its programs hold whole rows, in the order of memory."""
+    def _norming(self, x: Tensor) -> Tiling | None:
+        """The launch of x if it sees whole rows, in the order of memory."""
         launch = self.launch(x) if self.product is None else None
         ordered = self.quant is not None and self.quant.order is not None
-        return None if launch is None or not launch.whole or ordered else launch
+        return None if launch is None or not (launch.whole or launch.readied) or ordered else launch
 
     def normed(self, x: Tensor, norm: NormWeights, *, activation: Activation | None = None) -> Tensor | None:
         """activation(norm(x) weight^T + bias) in one launch; None where there is none, which is for all but very few rows."""
-        launch = self._whole(x)
+        launch = self._norming(x)
         if launch is None:
             return None
         if self.quant is not None:
@@ -87,11 +87,12 @@ class Linear(nn.Module):
 
     def joins(self, x: Tensor) -> bool:
         """Whether `joined` computes as many rows as x has, of this type and device."""
-        return x.shape[0] == 1 and self._whole(x) is not None
+        launch = self._norming(x) if x.shape[0] == 1 else None
+        return launch is not None and launch.whole
 
     def joined(self, parts: HeadParts, residual: Tensor) -> Tensor:
         """attention weight^T + bias + residual of a row of attention that is still in parts; only where `joins`. residual: (1, outputs)."""
-        launch = self._whole(residual)
+        launch = self._norming(residual)
         assert launch is not None
         if self.quant is not None:
             return quant_linear_joined(parts, self.quant, self.bias, residual, launch)
