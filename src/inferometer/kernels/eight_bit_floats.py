@@ -28,9 +28,7 @@ def halves_of(row: Any, width: constexpr, chunk: constexpr, assembled: constexpr
             cvt.rn.f16x2.f32 $0, $3, $2;
             cvt.rn.f16x2.f32 $1, $5, $4;
         }"""
-        first, last = tl.inline_asm_elementwise(
-            code, "=&r,=&r,f,f,f,f", [a, b, c, d], dtype=(tl.int32, tl.int32), is_pure=True, pack=1
-        )
+        first, last = tl.inline_asm_elementwise(code, "=&r,=&r,f,f,f,f", [a, b, c, d], dtype=(tl.int32, tl.int32), is_pure=True, pack=1)
     else:
         first, last = half_bits(a) | half_bits(b) << 16, half_bits(c) | half_bits(d) << 16
     return first, last, tl.where(exponent == 255, float("nan"), down)

@@ -139,8 +139,8 @@ def words_at(addresses: Any, first: Any, across: Any, lane: Any, there: Any, eve
 def load_scales(first: Any, at: Any, left: Any, count: constexpr, together: constexpr, even: constexpr) -> Any:
     """(tile,) scales of each of `count` groups, the first at `at`; those behind the last, of which `left` are left, are it again.
 
-    together: four of 16 bits in one word, which is aligned. Every load of a warp touches eight lines of the cache, and so many at a time are
-    what they wait for otherwise.
+    together: four of 16 bits in one word, which is aligned. Every load of a warp touches eight lines of the cache, and one by one they
+    would take longer than the weight.
     """
     if together:
         kind: constexpr = first.dtype.element_ty

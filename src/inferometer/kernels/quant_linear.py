@@ -47,14 +47,16 @@ def quant_linear_triton(
 ) -> Tensor:
     """The same of few rows, in one launch.
 
-    x and residual with a contiguous last dimension. launch: instead of the table's first. norm: x is normed first, and rounded as a launch
-    of its own would; only where the launch holds whole rows or has them readied, and the weight's columns are in the order of the inputs. out: where the
-    result goes, (rows, outputs) with a contiguous last dimension.
+    x and residual with a contiguous last dimension. launch: instead of the table's first. norm: x is normed first (and rounded as a launch
+    of its own would, unless the launch holds whole rows); only where it holds them or has them readied, and the weight's columns are in the
+    order of the inputs. out: where the result goes, (rows, outputs) with a contiguous last dimension.
 
     Moves the bytes of the weight once, and rows * (inputs + outputs) elements of x and the result (as many again of a residual). x is not
     rounded, whatever the weight's `activations` say: that buys nothing where the weight is all that is moved. Launches that hold whole
-    rows take it in fixed point, for int8 and int4 (see `fixed_point`), and sums in integers for 16 or 32 inputs, then in float32; others
-    widen the weight, int4 to numbers that are rounded to the type of x. Sums are taken in an order that depends on the launch alone.
+    rows take it in fixed point, for int8 and int4 (see `fixed_point`), and sums in integers for 16 or 32 inputs, then in float32; for e4m3
+    in float16, and sums of eight (see `dot_floats`). Others widen the weight, int4 to numbers that are rounded to the type of x; those
+    whose rows are readied split rows into bytes (see `two_bytes`, `floats_of`) or multiply nibbles as whole numbers. Sums are taken in an
+    order that depends on the launch alone.
     Raises ValueError where rows of the weight are no whole words of 32 bits: those are for `widened`.
     """
     (rows, inputs), outputs = x.shape, weight.outputs
@@ -179,7 +181,8 @@ def _product(
         quant_groups_product.launch(
             (tiles, parts), ordered, sums, words, *common, partial, arrived, rows, outputs, words.shape[1], groups, width,
             added.stride(0), out.stride(0), members=padded, parts=parts, block=chosen.block, warps=chosen.warps, stages=chosen.stages,
-            even=inputs % chosen.block == 0, together=together, grouped_warps=neighbours == 2, wide=wide(x.dtype, device), assembled=assembled, **options,
+            even=inputs % chosen.block == 0, together=together, grouped_warps=neighbours == 2, wide=wide(x.dtype, device),
+            assembled=assembled, **options,
         )  # fmt: skip
         return
     # Where rows begin at 16 bytes, four words are read at a time.
