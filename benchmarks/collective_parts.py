@@ -15,8 +15,8 @@ from inferometer.engine.parallel import peer_rows
 from inferometer.engine.parallel.gpu_collective import GpuCollective
 from inferometer.engine.parallel.peer_memory import PeerMemory, open_mailbox
 from inferometer.engine.parallel.peer_rows import PeerRows
-from inferometer.engine.parallel.sum_choice import SIZES, WAYS
-from inferometer.engine.parallel.sum_tuning import times_s
+from inferometer.engine.parallel.sum_choice import LIKE, SCATTERED, SIZES, WAYS
+from inferometer.engine.parallel.sum_tuning import agrees, times_s
 from inferometer.kernels.mailbox import Mailbox
 from inferometer.kernels.norm import NormWeights
 from inferometer.kernels.rank_sum import rank_sum, rank_sum_add, rank_sum_norm, rank_sum_torch
@@ -50,7 +50,10 @@ def mailbox_part(rank: Rank) -> Iterator[Row]:
     for chunk in (64, 128, 1024):
         us = rank.microseconds(lambda chunk=chunk: rank_sum_add(x, residual, box, chunk=chunk))
         yield {"what": f"ours: sum of {chunk}, residual", "bytes": 8 * KIB, "us": us}
-    stress(rank, box)
+        us = rank.microseconds(lambda chunk=chunk: rank_sum_add(x, residual, box, chunk=chunk, paired=True))
+        yield {"what": f"ours, in pairs: sum of {chunk}, residual", "bytes": 8 * KIB, "us": us}
+    for paired in (False, True):
+        stress(rank, box, paired=paired)
     word = torch.zeros(4, dtype=DTYPE, device=rank.device)
     yield {"what": "ours: one word", "bytes": 8, "us": rank.microseconds(lambda: rank_sum(word, box))}
     yield from chain(rank, box)
@@ -61,10 +64,12 @@ def timed(rank: Rank, box: Mailbox, nbytes: int) -> Iterator[Row]:
     yield {"what": "ours: sum", "bytes": nbytes, "us": rank.microseconds(lambda: rank_sum(x, box))}
     both = rank.microseconds(lambda: rank_sum_norm(x, residual, rank.norm, box))
     yield {"what": "ours: sum, residual, norm", "bytes": nbytes, "us": both}
+    both = rank.microseconds(lambda: rank_sum_norm(x, residual, rank.norm, box, paired=True))
+    yield {"what": "ours, in pairs: sum, residual, norm", "bytes": nbytes, "us": both}
     yield {"what": "residual, norm alone", "bytes": nbytes, "us": rank.microseconds(lambda: rank.norm.of(residual, x))}
 
 
-def stress(rank: Rank, box: Mailbox, rounds: int = 100) -> None:
+def stress(rank: Rank, box: Mailbox, rounds: int = 100, *, paired: bool = False) -> None:
     """Sums of many sizes one behind the other, ranks out of step by turns: every bit is that of the reference."""
     shapes = [1, 3, 130, 1, 1, 200, 2, 64] * 4
     torch.manual_seed(0)
@@ -76,7 +81,7 @@ def stress(rank: Rank, box: Mailbox, rounds: int = 100) -> None:
     def run() -> None:
         for mine, x, total in zip(parts[rank.rank], room, wanted, strict=True):
             x.copy_(mine)
-            rank_sum(x, box)
+            rank_sum(x, box, paired=paired)
             wrong.add_((x != total).sum())
 
     run()
@@ -144,6 +149,25 @@ def collective_part(rank: Rank) -> Iterator[Row]:
         yield from behind_product(rank, ranks, inputs)
 
 
+def ways_part(rank: Rank) -> Iterator[Row]:
+    """What choosing a way measures: every way at every size, and large sums behind the products of a layer. Then whether the bits are those
+    that they should be, and how many programs a large sum is best cut into."""
+    ranks = GpuCollective(rank.host, rank.store, rank.device, invariant=False, limit=timedelta(seconds=30))
+    assert ranks.linked
+    for size in SIZES:
+        for way, seconds in times_s(ranks, size).items():
+            yield {"what": way, "bytes": size, "us": seconds * 1e6}
+    ranks.disconnect()
+    wrong = [(way, size) for way in LIKE for size in SIZES if not agrees(ranks, way, size)]
+    assert not wrong, f"other bits: {wrong}"
+    for way in sorted(SCATTERED):
+        ranks.choice = dict.fromkeys(SIZES, way)
+        for inputs in (HIDDEN // rank.size, 4 * HIDDEN // rank.size):
+            for row in behind_product(rank, ranks, inputs):
+                yield row | {"what": f"{row['what']} ({way})"}
+    yield from cut(rank)
+
+
 def behind_product(rank: Rank, ranks: GpuCollective, inputs: int) -> Iterator[Row]:
     """A sum of 64 MiB behind the product that makes it, as a layer of BLOOMZ-7B1 has two of for 8192 tokens."""
     x, weight = (torch.randn(shape, device=rank.device).to(DTYPE) / 16 for shape in ((8192, inputs), (inputs, HIDDEN)))
@@ -172,20 +196,26 @@ def behind_product(rank: Rank, ranks: GpuCollective, inputs: int) -> Iterator[Ro
     rank.meet()
 
 
-def rows_part(rank: Rank) -> Iterator[Row]:
-    """How many programs a large sum is best cut into, and what copies to another GPU cost the host and the device."""
+def cut(rank: Rank) -> Iterator[Row]:
+    """A large sum by more and by fewer programs."""
     x, residual = torch.zeros(2, 8192, HIDDEN, dtype=DTYPE, device=rank.device)
     peers, usual = rank.peers(), peer_rows.PROGRAMS
     for peer_rows.PROGRAMS in (1, 2, 4):
         rows = PeerRows.open(peers)
-        what = f"rows, {peer_rows.PROGRAMS} programs a processor"
-        yield {
-            "what": what,
-            "bytes": x.nbytes,
-            "us": rank.microseconds(lambda rows=rows: rows.sum_of(lambda y: y, x, residual, rank.norm), 10),
-        }
+        for around in (False, True):
+
+            def added(rows: PeerRows = rows, around: bool = around) -> Tensor:
+                return rows.sum_of(lambda y: y, x, residual, rank.norm, around=around)
+
+            what = f"{'around' if around else 'rows'}, {peer_rows.PROGRAMS} programs a processor"
+            yield {"what": what, "bytes": x.nbytes, "us": rank.microseconds(added, 10)}
     peer_rows.PROGRAMS = usual
-    memory = PeerMemory(8 * MIB, peers)
+
+
+def rows_part(rank: Rank) -> Iterator[Row]:
+    """How many programs a large sum is best cut into, and what copies to another GPU cost the host and the device."""
+    yield from cut(rank)
+    memory = PeerMemory(8 * MIB, rank.peers())
     for nbytes in (8, 8 * MIB):
         there, here = memory.of((rank.rank + 1) % rank.size)[:nbytes], torch.zeros(nbytes, dtype=torch.uint8, device=rank.device)
 
@@ -322,6 +352,7 @@ def order_part(rank: Rank) -> Iterator[Row]:
 
 
 PARTS = {
+    "ways": ways_part,
     "mailbox": mailbox_part,
     "rows": rows_part,
     "overlap": overlap_part,

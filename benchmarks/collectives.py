@@ -23,7 +23,7 @@ from collective_rank import KIB, Rank, Row
 
 from inferometer.bench.machine.environment import environment
 
-LIMITS_S = {"mailbox": 40, "rows": 40, "overlap": 40, "collective": 70, "torch": 30, "nccl": 30, "order": 30}
+LIMITS_S = {"ways": 50, "mailbox": 40, "rows": 40, "overlap": 40, "collective": 70, "torch": 30, "nccl": 30, "order": 30}
 
 
 def run_part(name: str, gpus: int) -> list[Row]:
