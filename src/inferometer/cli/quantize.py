@@ -20,7 +20,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.add_argument("model", nargs="?", metavar="MODEL", help="Hub id, folder, .gguf file or preset (default: the embedded model)")
     parser.add_argument("--quantize", required=True, metavar="FORMAT", help=f"of the layers' matrices: {', '.join(ROUNDED_FORMATS)}")
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="folder to write, not there yet or empty; those above it are made")
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="DIR", help="folder to write, not there yet or empty; those above it are made"
+    )
     parser.add_argument("--dtype", default="auto", metavar="auto|float32|float16|bfloat16", help="of all else (default: as it is stored)")
     group = parser.add_argument_group("calibration (without a text every number is rounded to its nearest)")
     group.add_argument("--calibrate", type=Path, metavar="TEXT", help="a text in UTF-8 such as the model will meet")
