@@ -92,6 +92,13 @@ def check_tokens(pool: RankPool, ranks: int, case: Case, close: float = 1e-4) ->
                 assert scores[1:] == pytest.approx(own_scores[1:], abs=close)
 
 
+def check_company(pool: RankPool, case: Case) -> None:
+    """Requests have the same bits alone and beside others, of which some sample."""
+    together = pool.run(2, generated, case)[0]
+    for number in (0, 1):
+        assert pool.run(2, generated, case, (number,))[0][number] == together[number]
+
+
 def variants(names: tuple[str, ...] | dict[str, Any]) -> list[Any]:
     return [pytest.param(name, marks=() if name in EVERY else pytest.mark.slow) for name in names]
 
@@ -165,9 +172,7 @@ def test_16_bits_differ_by_rounding_alone(pool: RankPool, few: bool) -> None:
 def test_deterministic_ranks_give_a_request_the_same_bits_in_any_company(pool: RankPool, variant: str) -> None:
     case = Case(folder_of(variant), deterministic=True)
     check_tokens(pool, 2, case)
-    together = pool.run(2, generated, case)[0]
-    for number in (0, 1):
-        assert pool.run(2, generated, case, (number,))[0][number] == together[number]
+    check_company(pool, case)
 
 
 def test_the_whole_is_not_what_it_was_by_chance(pool: RankPool) -> None:
@@ -196,6 +201,13 @@ def test_gpu_kernels_of_ranks_that_share_one_card(pool: RankPool, variant: str, 
         assert pair[0] == pair[1]
         if dtype == "float32":
             check_tokens(pool, 2, case, close=1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("variant", ["llama-gqa", "bloom"])
+def test_deterministic_ranks_that_share_one_card(pool: RankPool, variant: str) -> None:
+    check_company(pool, Case(folder_of(variant), deterministic=True, device="cuda"))
 
 
 def test_counts_that_do_not_divide_are_refused(pool: RankPool) -> None:

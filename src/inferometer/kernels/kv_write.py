@@ -35,6 +35,7 @@ def kv_write_torch(key: Tensor, value: Tensor, keys: Tensor, values: Tensor, pla
 
 
 def kv_write_triton(key: Tensor, value: Tensor, keys: Tensor, values: Tensor, places: Tensor) -> None:
+    """The kernel."""
     tokens, kv_heads, head_size = key.shape
     if tokens == 0:
         return
