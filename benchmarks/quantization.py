@@ -247,6 +247,7 @@ def words_for(launch: Tiling | None) -> str:
     if launch is None:
         return "many"
     kind = "whole" if launch.whole else "bytes" if launch.in_bytes else "few"
+    kind += " readied" if launch.readied else ""
     return f"{kind} {launch.outputs} x {launch.block}, {launch.warps} warps, {launch.stages} stages, {launch.programs} programs"
 
 

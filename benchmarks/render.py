@@ -16,7 +16,8 @@ from targets import outcomes, page, read_targets
 
 from inferometer.bench.records.journal import read_records
 from inferometer.bench.records.record import Record
-from inferometer.report.tables.benchmark import comparison_table, document, latency_table, notes
+from inferometer.report.tables.benchmark import comparison_table, document, latency_table
+from inferometer.report.tables.benchmark_notes import notes
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"

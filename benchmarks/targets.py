@@ -5,6 +5,7 @@ The targets stand in targets.toml; every figure comes from a record. A target wh
 
 from __future__ import annotations
 
+import difflib
 import json
 import tomllib
 from collections.abc import Mapping
@@ -25,7 +26,7 @@ class Target:
     records: the file, by its stem, or the study; where: the fields of the record that is meant. figure: its field that is held against
     at_least or at_most, each a number or the name of a field. over: fields of the record of the same file by whose figure it is divided;
     under: that is divided by it. shown, bound, predicted: fields of the record that stand beside it, in `unit`. note: what binds where it
-    is missed, and what was tried.
+    is missed, and what was tried. awaited: no file has the records yet; without it a name that no file has is an error.
     """
 
     part: str
@@ -42,6 +43,7 @@ class Target:
     bound: str | None = None
     predicted: str | None = None
     note: str | None = None
+    awaited: bool = False
 
     def __post_init__(self) -> None:
         if (self.at_least is None) == (self.at_most is None):
@@ -73,9 +75,14 @@ def read_targets(file: Path) -> list[Target]:
 
 
 def outcomes(targets: list[Target], folders: list[Path]) -> list[Outcome]:
-    """Each beside the record that it names; where several match, the last."""
+    """Each beside the record that it names; where several match, the last. Raises ValueError where no file is called so."""
     files = {file.stem: _records(file) for folder in folders for file in sorted(folder.glob("*.jsonl"))}
     files |= {file.parent.name: _measured(file) for folder in folders for file in sorted(folder.glob(f"*/{RECORDS}"))}
+    for target in targets:
+        if target.records not in files and not target.awaited:
+            near = difflib.get_close_matches(target.records, files, n=1)
+            meant = f"; is it {near[0]}?" if near else "; add them, or say that they are awaited"
+            raise ValueError(f"{target.work}: there are no records {target.records}{meant}")
     return [_outcome(target, files.get(target.records, [])) for target in targets]
 
 

@@ -14,6 +14,8 @@ import pytest
 
 from inferometer.cli.main import COMMANDS, parser
 from inferometer.errors import UserError
+from inferometer.estimate.stack import STACKS
+from inferometer.hardware.catalogue import slugs
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md")] + sorted((ROOT / "docs").glob("*.md"))
@@ -128,3 +130,10 @@ def test_a_stale_page_is_named_and_mended(tmp_path: Path) -> None:
     assert (lines[:4], lines[-5:]) == (["Before.", "", "<!-- run: 2 -->", "```"], ["...", "```", "", "Behind.", ""])
     assert lines[5].startswith("| study ")
     assert run("--check").returncode == 0
+
+
+def test_what_the_pages_count_is_as_many() -> None:
+    said = [number for page in ("README.md", "CHANGELOG.md") for number in re.findall(r"(\d+) stacks\b", (ROOT / page).read_text("utf-8"))]
+    assert set(said) == {str(len(STACKS))}
+    devices = re.findall(r"(\d+) devices\b", (ROOT / "CHANGELOG.md").read_text("utf-8"))
+    assert devices == [str(len(slugs()) - 1)]  # the CPU is this machine's

@@ -1,4 +1,8 @@
-"""What is built works where nothing else of this repository is: the wheel without torch, the wheel with all of its extras, the sdist."""
+"""What is built works where nothing else of this repository is: the wheel without torch, the wheel with all of its extras, the sdist.
+
+Where no index of packages can be reached, `-k "borrowed or torch or sdist"` is what can be run: it takes torch and the rest from the
+interpreter that runs the tests.
+"""
 
 from __future__ import annotations
 
@@ -70,6 +74,20 @@ def installed(python: str, folder: Path, *requirement: str) -> Installed:
     return new
 
 
+def borrowed(wheel: Path, folder: Path) -> Installed:
+    """An environment with the wheel alone, which sees the packages of this interpreter behind its own. Asks no index."""
+    environment = folder / "environment"
+    # What --system-site-packages shows is the base interpreter's, which is not this one where this one is itself an environment's.
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
+    (own,) = environment.glob("lib/python*/site-packages")
+    lent = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+    (own / "lent.pth").write_text("".join(f"{path}\n" for path in lent))
+    into = [sys.executable, "-m", "pip", "--python", str(environment / "bin" / "python")]
+    subprocess.run([*into, "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps", str(wheel)], check=True)
+    (folder / "away").mkdir()
+    return Installed(environment, folder / "away")
+
+
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the wheel and the sdist."""
@@ -84,11 +102,13 @@ def wheel(archives: Path) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def whole(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """An environment with the wheel, its server and transformers, in the versions that are tested."""
-    versions = str(REPOSITORY / "requirements-dev.txt")
-    return installed(sys.executable, tmp_path_factory.mktemp("whole"), f"{wheel}[server,hf]", "--constraint", versions)
+@pytest.fixture(scope="module", params=["installed", "borrowed"])
+def whole(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """An environment with the wheel, its server and transformers: in the versions that are tested, or in those of this interpreter."""
+    folder = tmp_path_factory.mktemp("whole")
+    if request.param == "borrowed":
+        return borrowed(wheel, folder)
+    return installed(sys.executable, folder, f"{wheel}[server,hf]", "--constraint", str(REPOSITORY / "requirements-dev.txt"))
 
 
 def test_the_sdist_makes_the_same_wheel(archives: Path, wheel: Path, tmp_path: Path) -> None:

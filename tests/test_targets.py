@@ -71,6 +71,15 @@ def test_what_no_record_tells_is_not_measured(targets: ModuleType, tmp_path: Pat
         assert "not measured" in targets.page([found])
 
 
+def test_records_that_no_file_has_are_a_slip_unless_they_are_awaited(targets: ModuleType, tmp_path: Path) -> None:
+    path = folder(tmp_path, OURS)
+    slip = targets.Target(part="p", work="w", records="crad", where={}, figure="ms.p50", at_most=3.0)
+    with pytest.raises(ValueError, match="w: there are no records crad; is it card"):
+        targets.outcomes([slip], [path])
+    to_come = targets.Target(part="p", work="w", records="another", where={}, figure="ms.p50", at_most=3.0, awaited=True)
+    assert targets.outcomes([to_come], [path])[0].held is None
+
+
 def test_a_target_has_one_limit(targets: ModuleType) -> None:
     for limits in ({}, {"at_least": 1.0, "at_most": 2.0}):
         with pytest.raises(ValueError, match="one of at_least and at_most"):

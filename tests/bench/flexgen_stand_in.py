@@ -88,13 +88,14 @@ class Policy:
 @dataclass
 class Timer:
     name: str
-    started: int = 0
+    started: bool = False
 
     def start(self) -> None:
-        self.started += 1
+        assert not self.started, f"timer {self.name} has already been started."
+        self.started = True
 
     def stop(self) -> None:
-        pass
+        self.started = False
 
 
 @dataclass

@@ -85,6 +85,22 @@ def test_graphs_change_no_bit(models: tuple[Transformer, Transformer]) -> None:
     assert run(engine, asked) == plain
 
 
+@pytest.mark.parametrize("kinds", [KINDS[:1], KINDS], ids=["greedy", "all"])
+def test_prompts_in_a_pass_of_their_own_change_nothing(models: tuple[Transformer, Transformer], kinds: list[SamplingParams]) -> None:
+    asked = requests(40, kinds=kinds, longest=60)
+    expected = run(Engine(models[0], pages=200), asked)
+    engine = Engine(models[1], pages=200, seats=24, sweep_tokens=256, admission=admission("diagonal", 3))
+    beside = engine._running._beside
+    assert beside is not None
+    beside._least = 8  # of models that are much too small for it
+    for _ in range(3):  # kernel by kernel, recorded, replayed
+        found = run(engine, asked)
+        for request in asked:
+            assert [e.token_id for e in found[request.id]] == [e.token_id for e in expected[request.id]]
+    if len(kinds) == 1:
+        assert beside.graphs.recorded > 0
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_sixteen_bits_stay_near_themselves_without_a_cache(tmp_path: Path, dtype: str) -> None:
     folder = tiny_model(tmp_path, "llama", head_dim=64, max_position_embeddings=2048)

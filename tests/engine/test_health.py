@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -65,8 +66,9 @@ def beating(rank: Rank, until: threading.Event) -> threading.Thread:
     """Answers every beat with one."""
 
     def beat() -> None:
-        while not until.is_set() and rank.beats.recv(100):
-            rank.beats.sendall(b"\n")
+        with suppress(OSError):  # whoever listens may have closed its end
+            while not until.is_set() and rank.beats.recv(100):
+                rank.beats.sendall(b"\n")
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from inferometer.engine.captured_sampler import SamplerGraphs
 from inferometer.engine.engine import Engine
+from inferometer.engine.prompts_beside import PromptsBeside
 from inferometer.engine.sweep_graphs import PROMPTS, SweepGraphs
 from inferometer.kernels.token_choice import choose
 from inferometer.kernels.token_rows import Places
@@ -91,7 +92,7 @@ asked = st.tuples(st.integers(1, 11), st.integers(1, 12), st.integers(0, 12), st
 def run(
     stream: list[tuple[int, int, int, int | None]], order: str, *, recorded: bool, least: int = 1000, params: SamplingParams = GREEDY
 ) -> tuple[dict[int, list[Emission]], Chain]:
-    """least: prompt tokens beyond which recorded sweeps run as two passes, and are not recorded as one."""
+    """least: prompt tokens beyond which prompts of recorded sweeps run in a pass of their own."""
     model = Chain()
     engine = Engine(
         cast(Transformer, model), pages=PAGES, page_size=PAGE, seats=10, sweep_tokens=60, admission=admission(order), lookahead=1
@@ -101,7 +102,9 @@ def run(
         runner._graphs = SweepGraphs(
             cast(Transformer, model), runner.cache, runner._tokens, runner._table, None, most_prompt_tokens=2 * least
         )
-        runner._split = SimpleNamespace(divides=lambda tokens, rows: rows > 0 and tokens > least)
+        runner._beside = PromptsBeside(
+            cast(Transformer, model), runner.cache, runner._tokens, runner._table, most_prompt_tokens=2 * least, least=least
+        )
         runner._samplers = SamplerGraphs(CPU)
     found: dict[int, list[Emission]] = {number: [] for number in range(len(stream))}
     step = 0
@@ -131,7 +134,7 @@ def test_recorded_sweeps_give_what_others_give(order: str, stream: list[tuple[in
 @settings(max_examples=12, deadline=None)
 @given(stream=st.lists(asked, min_size=2, max_size=14), least=st.integers(1, 6))
 def test_two_passes_give_what_one_gives(params: SamplingParams, stream: list[tuple[int, int, int, int | None]], least: int) -> None:
-    """Prompts of more than so many tokens come behind those that decode: as a graph up to twice as many, kernel by kernel beyond."""
+    """Prompts of more than so many tokens have one of their own: as a graph up to twice as many, kernel by kernel beyond."""
     for order in ("continuous", "diagonal"):
         got = run(stream, order, recorded=True, least=least, params=params)[0]
         assert got == run(stream, order, recorded=False, params=params)[0]

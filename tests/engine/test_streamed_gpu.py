@@ -65,3 +65,16 @@ def test_a_load_keeps_to_the_gpus_limit() -> None:
     with LLM("opt-6.7b", dtype="bfloat16", device="cuda", weights="dummy", offload="weights", gpu_memory=6) as llm:
         llm.generate([[1] * 400] * 8, SamplingParams(max_new_tokens=4, ignore_eos=True))
         assert torch.cuda.max_memory_allocated() - before <= 6 * 2**30
+
+
+@pytest.mark.parametrize("order", ["zigzag", "diagonal"])
+def test_sweeps_of_all_the_tokens_there_can_be_keep_to_the_gpus_limit(order: str) -> None:
+    """Contexts are short beside a sweep, so that no few prompts fill it."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    options = {"offload": "weights", "gpu_memory": 6, "admission": order, "group_size": 4}
+    with LLM("opt-1.3b", dtype="bfloat16", device="cuda", weights="dummy", **options) as llm:
+        llm.generate([[row, *[1] * 1500] for row in range(48)], SamplingParams(max_new_tokens=3, ignore_eos=True))
+        assert torch.cuda.max_memory_allocated() - before <= 6 * 2**30

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from inferometer.engine.facts import Facts
-from inferometer.engine.sweep_graphs import FEW_TOKENS, LAYER_FLOPS, PROMPTS, SweepGraphs
+from inferometer.engine.sweep_graphs import FEW_TOKENS, LAYER_FLOPS, PROMPT_TOKENS, PROMPTS, SweepGraphs, worth_recording
 from inferometer.estimate.stack import find_stack
 from inferometer.kernels.token_choice import best, choose_torch
 from inferometer.kernels.token_rows import Places
@@ -145,3 +145,8 @@ def test_what_has_been_made_grows_until_every_size_is_recorded() -> None:
 def test_the_estimator_knows_which_prompts_are_recorded() -> None:
     stack = find_stack("native")
     assert (stack.recorded_prompts, stack.recorded_tokens, stack.recorded_layer_flops) == (PROMPTS, FEW_TOKENS, LAYER_FLOPS)
+
+
+def test_larger_models_have_fewer_recorded_sizes() -> None:
+    """Of opt-125m, opt-1.3b, opt-6.7b and opt-30b: the GPU is busy for longer with each token."""
+    assert [worth_recording(12 * hidden**2) for hidden in (768, 2048, 4096, 7168)] == [PROMPT_TOKENS[-1], 2560, 640, FEW_TOKENS]

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from itertools import cycle
 from math import isfinite
 
@@ -192,14 +191,21 @@ def test_smaller_numbers_decode_faster() -> None:
     assert step(kv_dtype="int8") < step()
 
 
-def test_an_estimate_takes_less_than_ten_milliseconds() -> None:
+def test_an_estimate_is_a_few_milliseconds_of_work() -> None:
+    """Counted in calls, of which a slow machine makes a thousand in half a millisecond: a clock would tell what else runs there."""
     _estimate("llama-2-70b")
-    times = []
-    for _ in range(10):
-        start = time.perf_counter()
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
         _estimate("llama-2-70b", tensor_parallel=8, decode_length=512)
-        times.append(time.perf_counter() - start)
-    assert min(times) < 0.010
+    finally:
+        sys.setprofile(None)
+    assert calls < 20_000
 
 
 def test_estimating_imports_no_torch() -> None:

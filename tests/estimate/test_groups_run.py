@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from inferometer.estimate import Estimate, estimate
 from inferometer.estimate.groups import sweeps
-from inferometer.estimate.memory import Workload
+from inferometer.estimate.workload import Workload
 from inferometer.schedule.groups import Diagonal
 from inferometer.schedule.pages import PagePool
 from inferometer.schedule.request import Request

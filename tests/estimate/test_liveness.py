@@ -11,8 +11,9 @@ from tests.parity.configs import DECODERS, ENCODERS, config
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from inferometer.estimate.memory import Workload, activation_bytes
+from inferometer.estimate.memory import activation_bytes
 from inferometer.estimate.stack import STACKS
+from inferometer.estimate.workload import Workload
 from inferometer.model.config import read_spec
 from inferometer.model.formats import Formats
 from inferometer.nn.batch import prompt_batch

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inferometer.estimate.memory import Workload, activation_bytes, kv_bytes, largest_batch, logit_bytes, memory
+from inferometer.estimate.largest import largest_batch
+from inferometer.estimate.memory import activation_bytes, kv_bytes, logit_bytes, memory
 from inferometer.estimate.stack import STACKS
+from inferometer.estimate.workload import Workload
 from inferometer.hardware.catalogue import find_device
 from inferometer.model.formats import Formats, kv_bytes_per_token
 from inferometer.model.parameters import parameter_count

@@ -8,7 +8,7 @@ import re
 import pytest
 import torch
 
-from compiled_kernels import Card, linear, mailbox, pages, resources
+from compiled_kernels import Card, linear, mailbox, pages, resources, shared_rows
 from inferometer.kernels import (
     eight_bit_matmul,
     gate,
@@ -18,6 +18,7 @@ from inferometer.kernels import (
     paged_decode,
     quant_launch,
     quant_linear,
+    rank_rows,
     rank_sum,
     rotary_write,
     rounded_rows,
@@ -54,6 +55,37 @@ def test_sums_over_ranks_are_written_and_watched_past_all_caches(card: Card) -> 
     assert sum("st.relaxed.sys.global.b64" in line for line in behind) == 4  # two words a thread, to two ranks
     assert sum("ld.volatile.global.b64" in line for line in behind) == 8  # two words from two ranks, and again
     assert "STACK:0" in resources(card.built[0].asm["cubin"])
+
+
+@pytest.mark.parametrize("card", [90], indirect=True)
+def test_words_that_go_in_pairs_are_read_and_written_16_bytes_at_a_time(card: Card) -> None:
+    x = torch.zeros(3, 4096, dtype=torch.bfloat16)
+    for launch in (
+        lambda: rank_sum.rank_sum_norm(x, x.clone(), norm.NormWeights("layer", 1e-5, x[0], x[0]), mailbox(4), paired=True),
+        lambda: rank_sum.rank_sum(x, mailbox(4), paired=True),
+        lambda: rank_sum.rank_sum_add(x[0, :1024], x[1, :1024], mailbox(4), paired=True),
+    ):
+        launch()
+        lines = card.built[-1].asm["ptx"].split("griddepcontrol.wait")[1].splitlines()
+        assert sum("st.relaxed.sys.global.v2.b64" in line for line in lines) == 4  # a pair a thread, to four ranks
+        assert sum("ld.volatile.global.v2.b64" in line for line in lines) == 8  # from four ranks, and again
+        assert not any("sys.global.b64" in line or "volatile.global.b64" in line for line in lines)
+        assert "STACK:0" in resources(card.built[-1].asm["cubin"])
+
+
+@pytest.mark.parametrize("card", [90], indirect=True)
+def test_rows_that_go_around_are_vectors_signalled_by_one_thread_of_programs_of_which_two_fit(card: Card) -> None:
+    x = torch.zeros(32, 4096, dtype=torch.bfloat16)
+    rank_rows.rank_rows(x, shared_rows(4), 0, x.clone(), norm.NormWeights("layer", 1e-5, x[0], x[0]), around=True)
+    card.check(kernels=1)
+    lines = card.built[0].asm["ptx"].splitlines()
+    assert sum("st.global.v4.b32" in line for line in lines) == 3 + 2 + 3  # parts, residual and result, results
+    assert not any("st.global.b16" in line or "st.global.v2.b32" in line for line in lines)
+    assert sum("@p fence.acq_rel.sys;" in line for line in lines) == sum("fence" in line for line in lines) == 4
+    assert sum("@p st.relaxed.sys.global.u32" in line for line in lines) == 2 * 3
+    used = resources(card.built[0].asm["cubin"])
+    assert "STACK:0" in used
+    assert int(re.findall(r"REG:(\d+)", used)[-1]) <= 64
 
 
 @pytest.mark.parametrize("card", [90], indirect=True)

@@ -13,9 +13,12 @@ from inferometer.kernels.decode_short import MOST_PARTS, decode_parts, keys_of, 
 from inferometer.kernels.finish import linear_torch
 from inferometer.kernels.head_parts import HeadParts
 from inferometer.kernels.paged_decode import Fresh, paged_decode_torch
+from inferometer.kernels.quant_launch import quant_candidates
+from inferometer.kernels.quant_linear import quant_linear_joined
 from inferometer.kernels.rotary_write import rotate
 from inferometer.kernels.skinny import skinny_joined
 from inferometer.kernels.skinny_launch import Tiling, candidates
+from quant_cases import FORMATS, drawn_weight
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 2.5e-2}
@@ -130,6 +133,27 @@ def test_a_map_joins_them(
         torch.testing.assert_close(got.float(), expected.float(), atol=4 * TOLERANCE[dtype], rtol=4 * TOLERANCE[dtype])
 
 
+@pytest.mark.parametrize("name", ["int8", "fp8", "int4 g64"])
+@pytest.mark.parametrize(("context", "heads", "head_size"), [(1, 4, 32), (187, 2, 64), (300, 1, 128)])
+def test_a_map_in_few_bits_joins_them(
+    interpreted: Callable[..., Any], pages: Any, context: int, heads: int, head_size: int, name: str
+) -> None:
+    dtype = torch.float16
+    case = Case(pages, context, heads, head_size, dtype, biased=False, turned=False)
+    found, keys, values = interpreted(in_parts, case, 304)
+    empty = -(-context // found.keys)
+    found.partial[:, empty:], found.mass[:, empty:] = torch.nan, torch.nan
+    want = check(case, found, keys, values)
+    weight = drawn_weight(21, heads * head_size, **FORMATS[name])
+    draw = torch.Generator().manual_seed(0)
+    bias, residual = (torch.randn(*size, generator=draw).to(dtype) for size in ((21,), (1, 21)))
+    launch = Tiling(outputs=8, block=heads * head_size, warps=4, stages=1, programs=3, whole=True)
+    for shift in (bias, None):
+        got = interpreted(quant_linear_joined, found, weight, shift, residual, launch)
+        expected = linear_torch(want.double(), weight.dequantised(torch.float64), None if shift is None else shift.double())
+        torch.testing.assert_close(got.double(), expected + residual, atol=4 * TOLERANCE[dtype], rtol=4 * TOLERANCE[dtype])
+
+
 class TestServes:
     """On the CPU, which counts as one processor."""
 
@@ -190,3 +214,37 @@ def test_gpu_is_attention_and_the_map(pages: Any, context: int, heads: int, head
             want = check(case, found, keys, values)
             expected = linear_torch(want, weight, bias, residual=residual)
             torch.testing.assert_close(got.float(), expected.float(), atol=4 * TOLERANCE[dtype], rtol=4 * TOLERANCE[dtype])
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("name", ["int8", "fp8", "int4 g64"])
+@pytest.mark.parametrize(("heads", "head_size"), [(32, 64), (32, 128)])
+@pytest.mark.parametrize("context", [1, 65, 300])
+def test_gpu_is_attention_and_the_map_in_few_bits(pages: Any, context: int, heads: int, head_size: int, name: str) -> None:
+    """In a graph, behind a launch that writes what it takes."""
+    dtype = torch.bfloat16
+    case = Case(pages, context, heads, head_size, dtype, biased=False, turned=False).to("cuda")
+    inputs, outputs = heads * head_size, 500
+    weight = drawn_weight(outputs, inputs, **FORMATS[name], seed=context, device="cuda")
+    bias, residual = torch.randn(outputs, device="cuda", dtype=dtype), torch.randn(1, outputs, device="cuda", dtype=dtype)
+    source, room = case.source, torch.zeros_like(case.source)
+    for launch in (one for one in quant_candidates(1, weight) if one.whole):
+
+        def run(launch: Tiling = launch) -> tuple[Tensor, HeadParts, Tensor, Tensor]:
+            room.copy_(source)
+            case.source = room
+            found, keys, values = in_parts(case, 304)
+            return quant_linear_joined(found, weight, bias, residual, launch), found, keys, values
+
+        run()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            got, found, keys, values = run()
+        for _ in range(3):
+            room.zero_()
+            graph.replay()
+            torch.cuda.synchronize()
+            want = check(case, found, keys, values).double()
+            expected = want @ weight.dequantised(torch.float64).T + bias + residual
+            torch.testing.assert_close(got.double(), expected, atol=4 * TOLERANCE[dtype], rtol=4 * TOLERANCE[dtype])

@@ -88,13 +88,42 @@ def test_kernel_in_bytes_is_the_formula(interpreted: Callable[..., Any], name: s
         close(interpreted(quant_linear_triton, x, weight, launch=launch), exact(x, weight), dtype)
 
 
+READIED = {
+    "int8": Tiling(64, 128, 4, 2, 64, in_bytes=True, readied=True),
+    "fp8": Tiling(32, 128, 2, 2, 3, in_bytes=True, readied=True),
+    "int4 g64": Tiling(64, 256, 4, 2, 64, readied=True),
+    "int4 g64 symmetric": Tiling(32, 128, 2, 2, 3, readied=True),
+    "int4 g128": Tiling(64, 256, 4, 2, 3, readied=True),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", READIED)
+def test_kernel_of_readied_rows_is_the_formula(interpreted: Callable[..., Any], name: str, dtype: torch.dtype) -> None:
+    """Also where the last group is short, the last iteration is none of whole groups, or there is no row of some that are padded."""
+    for rows, inputs in ((6, 352), (17, 256), (5, 32), (1, 736)):
+        weight, x = drawn_weight(21, inputs, **FORMATS[name]), fenced(rows, inputs, dtype, 2)
+        residual = fenced(rows, 21, dtype, 3)
+        got = interpreted(quant_linear_triton, x, weight, residual=residual, launch=READIED[name])
+        close(got, exact(x, weight) + residual.double(), dtype)
+
+
+def test_words_of_one_thread_begin_where_it_may_read_them() -> None:
+    """Two or four at a time: else such a launch would read beside them."""
+    for name, inputs, served in (("int4 g64", 336, True), ("int4 g64", 328, False), ("int4 g128", 320, True), ("int4 g128", 336, False)):
+        launches = quant_candidates(16, drawn_weight(7, inputs, **FORMATS[name]))
+        assert any(launch.readied for launch in launches) == served
+    assert not any(launch.readied for launch in quant_candidates(16, drawn_weight(7, 320, **FORMATS["int4 g32"])))
+
+
 @pytest.mark.parametrize("size", [1e-7, 1e-30, 1e30, 0.0])
 def test_rows_of_any_size_in_bytes(interpreted: Callable[..., Any], size: float) -> None:
     for name in ("int8", "fp8"):
         weight, x = drawn_weight(8, 64, **FORMATS[name]), (fenced(5, 64, torch.float32, 12) * size).to(torch.bfloat16)
         want = exact(x, weight)
-        got = interpreted(quant_linear_triton, x, weight, launch=IN_BYTES[0])
-        assert float((got.double() - want).norm()) <= 1e-2 * float(want.norm())
+        for launch in (IN_BYTES[0], READIED[name]):
+            got = interpreted(quant_linear_triton, x, weight, launch=launch)
+            assert float((got.double() - want).norm()) <= 1e-2 * float(want.norm())
 
 
 @pytest.mark.parametrize("name", ["int8", "fp8"])
@@ -102,9 +131,10 @@ def test_rows_of_any_size_in_bytes(interpreted: Callable[..., Any], size: float)
 def test_what_is_no_number_stays_none_in_bytes(interpreted: Callable[..., Any], name: str, bad: float) -> None:
     weight, x = drawn_weight(8, 64, **FORMATS[name]), fenced(6, 64, torch.float16, 11)
     x[2, 3] = bad
-    got = interpreted(quant_linear_triton, x, weight, launch=IN_BYTES[0])
-    assert got[2].isnan().all()
-    assert got[[0, 1, 3, 4, 5]].isfinite().all()
+    for launch in (IN_BYTES[0], READIED[name]):
+        got = interpreted(quant_linear_triton, x, weight, launch=launch)
+        assert got[2].isnan().all()
+        assert got[[0, 1, 3, 4, 5]].isfinite().all()
 
 
 @pytest.mark.parametrize("name", ["fp8", "int4 g32", "int4 all"])
@@ -155,6 +185,16 @@ def test_rows_are_normed_first(interpreted: Callable[..., Any], rows: int, kind:
     normed = norm_torch(x.float(), kind=kind, epsilon=1e-5, weight=gamma.float(), bias=None if beta is None else beta.float())
     want = exact(normed.to(dtype), weight)
     torch.testing.assert_close(got.double(), want, atol=2e-2, rtol=1e-2)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("int8", "layer"), ("fp8", "rms"), ("int4 g64", "layer"), ("int4 g128", "rms")])
+def test_rows_are_normed_where_they_are_readied(interpreted: Callable[..., Any], name: str, kind: NormKind) -> None:
+    dtype = torch.float16
+    weight, x = drawn_weight(20, 352, **FORMATS[name]), fenced(6, 352, dtype, 7)
+    gamma, beta = fenced(1, 352, dtype, 8)[0], fenced(1, 352, dtype, 9)[0] if kind == "layer" else None
+    got = interpreted(quant_linear_triton, x, weight, norm=NormWeights(kind, 1e-5, gamma, beta), launch=READIED[name])
+    normed = norm_torch(x.float(), kind=kind, epsilon=1e-5, weight=gamma.float(), bias=None if beta is None else beta.float())
+    torch.testing.assert_close(got.double(), exact(normed.to(dtype), weight), atol=2e-2, rtol=1e-2)
 
 
 @pytest.mark.parametrize("rows", [2, 7])
@@ -249,7 +289,7 @@ def test_gpu_is_the_formula(rows: int, name: str, outputs: int, inputs: int, dty
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("kind", ["layer", "rms"])
 @pytest.mark.parametrize("name", ["int8", "int4 g64", "fp8"])
-@pytest.mark.parametrize("rows", [1, 2, 4])
+@pytest.mark.parametrize("rows", [1, 2, 4, 16])
 def test_gpu_is_the_norm_and_the_formula(rows: int, name: str, kind: NormKind, dtype: torch.dtype) -> None:
     seed = int.from_bytes(os.urandom(3), "big")
     weight, x = drawn_weight(1000, 4096, **FORMATS[name], seed=seed, device="cuda"), fenced(rows, 4096, dtype, seed + 1, "cuda")
@@ -258,7 +298,7 @@ def test_gpu_is_the_norm_and_the_formula(rows: int, name: str, kind: NormKind, d
     normed = norm_torch(x.float(), kind=kind, epsilon=1e-5, weight=gamma.float(), bias=beta.float() if kind == "layer" else None)
     want = normed.to(dtype).double() @ weight.dequantised(torch.float64).T
     for launch in quant_candidates(rows, weight):
-        if launch.whole:
+        if launch.whole or launch.readied:
             got = quant_linear_triton(x, weight, norm=norm, launch=launch)
             torch.testing.assert_close(got.double(), want, atol=4 * TOLERANCE[dtype], rtol=4 * TOLERANCE[dtype])
 
@@ -271,7 +311,13 @@ def test_gpu_graph_of_maps_in_a_row(rows: int, name: str) -> None:
     """Each reads what the one before it writes, however early it starts; a replay takes what lies in x then."""
     weights = [drawn_weight(1024, 1024, **FORMATS[name], seed=i, device="cuda") for i in range(12)]
     static = fenced(rows, 1024, torch.bfloat16, 0, "cuda").contiguous()
-    launch = quant_tiling(rows, weights[0])
+    launches = quant_candidates(rows, weights[0])
+    for launch in (launches[0], *(one for one in launches if one.readied)):
+        check_chain(weights, static, launch)
+
+
+def check_chain(weights: list[QuantWeight], static: Tensor, launch: Tiling) -> None:
+    rows = static.shape[0]
 
     def chain() -> Tensor:
         x = static

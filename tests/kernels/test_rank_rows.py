@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,17 +41,17 @@ def weights(kind: Any = "layer") -> NormWeights:
     return NormWeights(kind, 1e-5, weight, bias if kind == "layer" else None)
 
 
-def sums(shared: SharedRows) -> list[tuple[Tensor, ...]]:
+def sums(shared: SharedRows, around: bool) -> list[tuple[Tensor, ...]]:
     found: list[tuple[Tensor, ...]] = []
     turn = 0
     for rows in ROWS:
         if not takes_rows(part(0, rows), shared):
             continue
         for dtype in (torch.float32, torch.float16):
-            found.append((rank_rows(part(shared.rank, rows, dtype), shared, turn).clone(),))
+            found.append((rank_rows(part(shared.rank, rows, dtype), shared, turn, around=around).clone(),))
             turn = 1 - turn
         residual = part(99, rows)
-        normed = rank_rows(part(shared.rank, rows), shared, turn, residual, weights("layer" if rows % 2 else "rms"))
+        normed = rank_rows(part(shared.rank, rows), shared, turn, residual, weights("layer" if rows % 2 else "rms"), around=around)
         turn = 1 - turn
         found.append((normed.clone(), residual))
         found.append((rank_copies(part(shared.rank, rows, torch.float16, 7), shared, turn).clone(),))
@@ -59,9 +60,9 @@ def sums(shared: SharedRows) -> list[tuple[Tensor, ...]]:
 
 
 @pytest.mark.usefixtures("interpreted")
-@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_every_rank_has_the_sum_its_norm_and_what_others_had(size: int) -> None:
-    ranks = run_rows(sums, size)
+@pytest.mark.parametrize(("size", "around"), [(2, False), (2, True), (4, True), pytest.param(3, False, marks=pytest.mark.slow)])
+def test_every_rank_has_the_sum_its_norm_and_what_others_had(size: int, around: bool) -> None:
+    ranks = run_rows(partial(sums, around=around), size)
     step = 0
     for rows in ROWS:
         if shared_rows(rows, size) * HIDDEN * 4 > SLOT:
@@ -85,26 +86,32 @@ def test_every_rank_has_the_sum_its_norm_and_what_others_had(size: int) -> None:
     assert {len(found) for found in ranks} == {step}
 
 
-def rounds(shared: SharedRows) -> list[tuple[Tensor, ...]]:
+def rounds(shared: SharedRows, around: bool) -> list[tuple[Tensor, ...]]:
     """Layer after layer, each reading what the one before returned, of fewer rows and of more than a round holds."""
     peers, rank = PeerRows(shared), shared.rank
     found: list[tuple[Tensor, ...]] = []
     for rows in (4, 23):
         residual, x = part(99, rows), part(rank, rows)
         for layer in range(3):
-            x = peers.sum_of(lambda y, layer=layer: y * (layer + 1), x, residual, weights())
+            x = peers.sum_of(lambda y, layer=layer: y * (layer + 1), x, residual, weights(), around=around)
         held = peers.holds(x)
         x, out = x.clone(), torch.empty(rows, 3 * shared.size - 1)
         found.append(
-            (x, peers.completed(residual), peers.gather(part(rank, rows, width=3), out), peers.sum(part(rank, rows)), torch.tensor(held))
+            (
+                x,
+                peers.completed(residual),
+                peers.gather(part(rank, rows, width=3), out),
+                peers.sum(part(rank, rows), around=around),
+                torch.tensor(held),
+            )
         )
     return found
 
 
 @pytest.mark.usefixtures("interpreted")
-@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_what_one_sum_returns_is_what_the_next_adds_up(size: int) -> None:
-    ranks = run_rows(rounds, size)
+@pytest.mark.parametrize(("size", "around"), [(2, False), (4, True), pytest.param(3, True, marks=pytest.mark.slow)])
+def test_what_one_sum_returns_is_what_the_next_adds_up(size: int, around: bool) -> None:
+    ranks = run_rows(partial(rounds, around=around), size)
     for step, rows in enumerate((4, 23)):
         residual, xs = part(99, rows), [part(rank, rows) for rank in range(size)]
         for layer in range(3):

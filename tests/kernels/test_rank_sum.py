@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -10,7 +10,17 @@ from torch import Tensor
 
 from inferometer.kernels.mailbox import ABSENT, Mailbox
 from inferometer.kernels.norm import NormWeights
-from inferometer.kernels.rank_sum import adds, rank_sum, rank_sum_add, rank_sum_norm, rank_sum_norm_torch, rank_sum_torch, sums, sums_rows
+from inferometer.kernels.rank_sum import (
+    adds,
+    pairs,
+    rank_sum,
+    rank_sum_add,
+    rank_sum_norm,
+    rank_sum_norm_torch,
+    rank_sum_torch,
+    sums,
+    sums_rows,
+)
 from inferometer.model.spec import NormKind
 from rank_processes import run_ranks
 
@@ -42,6 +52,7 @@ class Case:
     rows: tuple[int, ...] = (1, 3, 1)
     chunk: int | None = None
     """Words, of a sum that is added to the stream and not normed."""
+    paired: bool = False
 
     def run(self, box: Mailbox) -> list[tuple[Tensor, ...]]:
         found: list[tuple[Tensor, ...]] = []
@@ -49,12 +60,12 @@ class Case:
             x = part(box.rank, step, count, self.hidden, self.dtype)
             if self.chunk is not None:
                 assert adds(x, box, self.chunk)
-                found.append((rank_sum_add(x, part(99, step, count, self.hidden, self.dtype), box, chunk=self.chunk),))
+                found.append((rank_sum_add(x, part(99, step, count, self.hidden, self.dtype), box, chunk=self.chunk, paired=self.paired),))
             elif self.kind is None:
-                found.append((rank_sum(x, box),))
+                found.append((rank_sum(x, box, paired=self.paired),))
             else:
                 residual = part(99, step, count, self.hidden, self.dtype)
-                found.append((rank_sum_norm(x, residual, weights(self.kind, self.hidden, self.dtype), box), residual))
+                found.append((rank_sum_norm(x, residual, weights(self.kind, self.hidden, self.dtype), box, paired=self.paired), residual))
         return found
 
     def check(self, results: list[list[tuple[Tensor, ...]]]) -> None:
@@ -94,6 +105,7 @@ CASES = (
     Case(None, torch.bfloat16, 80, (1, 2, 1), chunk=32),
     Case(None, torch.float32, 36, (1, 2), chunk=32),
 )
+CASES += tuple(replace(case, paired=True) for case in CASES)
 
 
 def run_cases(box: Mailbox) -> tuple[list[list[tuple[Tensor, ...]]], bool]:
@@ -111,7 +123,7 @@ def rounding(dtype: torch.dtype) -> float:
 
 
 @pytest.mark.usefixtures("interpreted")
-@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [2, 4, pytest.param(3, marks=pytest.mark.slow)])
 def test_every_rank_has_the_sum_and_its_norm(size: int) -> None:
     results: list[tuple[list[list[tuple[Tensor, ...]]], bool]] = run_ranks(run_cases, size, 2048, 2)
     assert all(emptied for _, emptied in results)
@@ -139,6 +151,15 @@ def test_what_does_not_fit_is_told_apart_before_a_launch() -> None:
     assert not sums_rows(torch.zeros(5, 4096, dtype=torch.bfloat16), box)
     assert not sums_rows(torch.zeros(1, 4098, dtype=torch.bfloat16), box)
     assert not sums_rows(torch.zeros(1, 16384, dtype=torch.bfloat16), box_of(16, 4096))
+
+
+def test_words_go_in_pairs_where_all_of_them_can() -> None:
+    x = torch.zeros(3, 4096, dtype=torch.bfloat16)
+    assert pairs(x, 1024)
+    assert pairs(x[0, 8:], 1022)
+    assert not pairs(x[0, 4:], 1022)  # from the midst of a pair
+    assert not pairs(x, 341)  # a row ends there
+    assert not pairs(torch.zeros(3, 4, dtype=torch.bfloat16), 2)  # the sum does
 
 
 def test_of_more_ranks_rows_may_be_less_wide() -> None:

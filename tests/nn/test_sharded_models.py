@@ -161,7 +161,7 @@ def test_16_bits_differ_by_rounding_alone(pool: RankPool, few: bool) -> None:
     assert pair[0] == pair[1]
 
 
-@pytest.mark.parametrize("variant", ["llama-gqa", pytest.param("bloom", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("variant", ["llama-gqa", "bloom"])
 def test_deterministic_ranks_give_a_request_the_same_bits_in_any_company(pool: RankPool, variant: str) -> None:
     case = Case(folder_of(variant), deterministic=True)
     check_tokens(pool, 2, case)

@@ -50,7 +50,8 @@ class RunningServer:
     """
 
     def __init__(self, *arguments: str, environment: dict[str, str] | None = None, wait: bool = True) -> None:
-        inherited = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+        path = os.pathsep.join(filter(None, [str(SOURCE), os.environ.get("PYTHONPATH")]))
+        inherited = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
         self.port = 0
         self._lines: list[str] = []
         self._changed = threading.Condition()

@@ -151,6 +151,7 @@ def test_a_broken_rule_of_completions(chat_server: RunningServer, fields: dict[s
         ({"messages": []}, "messages"),
         ({"messages": None}, "messages"),
         ({"messages": "x"}, "messages"),
+        ({"messages": [None]}, "messages"),
         ({"messages": [5] * 400_000}, "messages"),
         ({"messages": [{"role": "user", "content": "\ud800"}]}, None),
         ({"max_completion_tokens": 0}, "max_completion_tokens"),
@@ -312,3 +313,23 @@ def test_a_stream_that_the_engine_loses_ends_with_an_error(models: dict[str, Pat
             complete(own)
         assert server.get("/health").status == 503
         assert json.loads(server.post("/v1/completions", {"prompt": "x"}).body)["error"]["type"] == "server_error"
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        (None, "number 1 is null"),
+        (3, "number 1 is a number"),
+        ({"role": None, "content": "x"}, "that of number 1 is null"),
+        ({"role": "", "content": "x"}, "that of number 1 is an empty text"),
+        ({"role": ["user"], "content": "x"}, "that of number 1 is a list"),
+        ({"role": "user", "content": None}, "that of number 1 is null"),
+        ({"role": "user", "content": [None]}, "that of number 1 is another"),
+    ],
+)
+def test_a_message_that_is_none_is_described_in_the_words_of_json(chat_server: RunningServer, message: Any, said: str) -> None:
+    answer = chat_server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}, message], "max_tokens": 1})
+    assert answer.status == 400
+    told = answer.json()["error"]["message"]
+    assert said in told
+    assert "None" not in told

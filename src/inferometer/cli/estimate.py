@@ -9,21 +9,22 @@ from collections.abc import Sequence
 from typing import Any, get_args
 
 from inferometer.cli.estimate_plot import add_plot_options, draw, write
-from inferometer.cli.options import at_least
+from inferometer.cli.options import Once, at_least
 from inferometer.errors import UserError
 from inferometer.estimate.estimate import Estimate, estimate
 from inferometer.estimate.groups import Order
 from inferometer.estimate.layout import PARALLELS
 from inferometer.estimate.stack import STACKS
 from inferometer.hardware.catalogue import CPU
+from inferometer.model.byte_size import gib
 
-_GIB = 1 << 30
 _LENGTH, _DECODE = 512, 64
 _PHASES = {"forward_ms": "forward", "prefill_ms": "prefill", "decode_token_ms": "decode (token)"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
+    parser.register("action", None, Once)
     parser.add_argument("model", nargs="?", metavar="MODEL", help="Hub id, folder, .gguf file or preset (default: the embedded model)")
     group = parser.add_argument_group("workload")
     group.add_argument("--batch-size", type=at_least(1), default=1, metavar="N", help="sequences at a time (default: 1)")
@@ -190,11 +191,11 @@ def _memory(found: Estimate) -> list[str]:
         if found.fits
         else f"does not fit: {_shortage(found)}"
     )
-    return [*_table([(title, "GiB"), *((name, _gib(size)) for name, size in sizes.items())]), verdict]
+    return [*_table([(title, ""), *((name, gib(size)) for name, size in sizes.items())]), verdict]
 
 
 def _shortage(found: Estimate) -> str:
-    short = f"{_gib(found.short_by_bytes or 0)} GiB short of the {_gib(found.memory.device_bytes)} GiB that it needs on each device"
+    short = f"{gib(found.short_by_bytes or 0)} short of the {gib(found.memory.device_bytes)} that it needs on each device"
     if found.remedy is None:
         return f"{short}; no batch size, number format or shard count that the device joins makes it fit: use a larger --device"
     return f"{short}; it would fit with {found.remedy}"
@@ -229,7 +230,3 @@ def _ms(value: float) -> str:
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3f}"
-
-
-def _gib(size: int) -> str:
-    return f"{size / _GIB:,.2f}"

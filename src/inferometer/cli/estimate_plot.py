@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from inferometer.cli.options import svg_file
 from inferometer.errors import UserError
 from inferometer.estimate.estimate import Estimate
 from inferometer.hardware.catalogue import CPU, slugs
@@ -21,7 +22,7 @@ Estimator = Callable[[Mapping[str, Any]], Estimate]
 def add_plot_options(parser: argparse.ArgumentParser) -> None:
     """--plot and what it draws."""
     group = parser.add_argument_group("plot")
-    group.add_argument("--plot", type=Path, metavar="FILE.svg", help="also draw the estimate, as an SVG image")
+    group.add_argument("--plot", type=svg_file, metavar="FILE.svg", help="also draw the estimate, as an SVG image")
     group.add_argument(
         "--plot-kind",
         choices=KINDS,

@@ -9,7 +9,7 @@ import traceback
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn, Protocol, cast
+from typing import Any, NoReturn, Protocol, cast
 
 from inferometer import __version__
 from inferometer.engine.parallel.torchrun import Torchrun
@@ -56,6 +56,15 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *arguments: object, **options: object) -> None:
         options.setdefault("allow_abbrev", False)
         super().__init__(*arguments, **options)  # type: ignore[arg-type]
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """As argparse's, but for what is not known, which is an error of this parser: a command's, and not of the one above it."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            rows = [action.metavar for action in self._get_positional_actions() if action.nargs == "*"]
+            together = f" (one {rows[0]} stands beside the other)" if rows and not unknown[0].startswith("-") else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{together}")
+        return found, unknown
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message.removeprefix('argument ')}; see {self.prog} --help")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from pathlib import Path
 from typing import Any
 
 from inferometer.engine.parallel.torchrun import Torchrun
@@ -12,6 +13,19 @@ from inferometer.model.formats import ROUNDED_FORMATS
 from inferometer.schedule.admission import ADMISSIONS
 from inferometer.schedule.groups import GROUP_SIZE
 from inferometer.schedule.sampling import SEEDS, SamplingParams
+
+
+class Once(argparse.Action):
+    """Keeps an option's value, and refuses a second one: of two, argparse would silently take the last."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: str | None = None
+    ) -> None:
+        given: set[str] = namespace.__dict__.setdefault("given", set())
+        if option_string is not None and self.dest in given:
+            raise UserError(f"{option_string} is given twice; {parser.prog} takes one, so call it once for each")
+        given.add(self.dest)
+        setattr(namespace, self.dest, values)
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -77,7 +91,9 @@ def add_offload_options(parser: argparse.ArgumentParser) -> None:
         help="instead, FlexGen's six numbers: percent of weights, cache and activations on GPU and host; the rest of the weights on --disk",
     )
     group.add_argument("--host-memory", type=positive_number, metavar="GIB", help="most host memory to take for it (default: what is free)")
-    group.add_argument("--disk", metavar="DIR", help="folder for the weights that the host's memory has no room for")
+    group.add_argument(
+        "--disk", metavar="DIR", help="folder for the weights that the host's memory has no room for; made with all above it if missing"
+    )
 
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
@@ -148,3 +164,11 @@ def positive_number(text: str) -> float:
     if not (math.isfinite(value) and value > 0):
         raise argparse.ArgumentTypeError(f"must be a number above 0, not {text!r}")
     return value
+
+
+def svg_file(text: str) -> Path:
+    """An argparse type: a file for an SVG image, so that no other kind of image is expected of it."""
+    path = Path(text)
+    if path.suffix.lower() != ".svg":
+        raise argparse.ArgumentTypeError(f"{text}: what is drawn is an SVG image; name a file that ends in .svg")
+    return path

@@ -10,6 +10,7 @@ from inferometer.cli.options import at_least
 from inferometer.cli.progress import Bar
 from inferometer.cli.quality import read_text
 from inferometer.errors import UserError
+from inferometer.model.byte_size import gib
 from inferometer.model.formats import COMPUTE_DTYPES, DTYPE_ALIASES, ROUNDED_FORMATS, weight_format
 
 WINDOWS, WINDOW = 32, 512
@@ -19,7 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.add_argument("model", nargs="?", metavar="MODEL", help="Hub id, folder, .gguf file or preset (default: the embedded model)")
     parser.add_argument("--quantize", required=True, metavar="FORMAT", help=f"of the layers' matrices: {', '.join(ROUNDED_FORMATS)}")
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="folder to write, which must not be there")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="folder to write, not there yet or empty; those above it are made")
     parser.add_argument("--dtype", default="auto", metavar="auto|float32|float16|bfloat16", help="of all else (default: as it is stored)")
     group = parser.add_argument_group("calibration (without a text every number is rounded to its nearest)")
     group.add_argument("--calibrate", type=Path, metavar="TEXT", help="a text in UTF-8 such as the model will meet")
@@ -59,5 +60,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({"model": model, "quantize": form.name, "path": str(arguments.output), "bytes": size}, indent=2))
     else:
-        print(f"{arguments.output}: {model} in {form.name}, {size / 2**20:.1f} MiB")
+        print(f"{arguments.output}: {model} in {form.name}, {gib(size)}")
     return 0

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from inferometer.cli.options import svg_file
 from inferometer.errors import UserError
 from inferometer.estimate.measured import load_regimes
 
@@ -23,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--format", choices=FORMATS, default="markdown", help="of what is printed (default: markdown); csv is of rows")
     parser.add_argument("--json", action="store_true", help="the same as --format json")
-    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="also write predicted over measured, by regime, as an SVG image")
+    parser.add_argument("--plot", type=svg_file, metavar="FILE.svg", help="also write predicted over measured, by regime, as an SVG image")
 
 
 def run(arguments: argparse.Namespace) -> int:

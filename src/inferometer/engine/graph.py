@@ -13,19 +13,20 @@ class Graph:
     """A function over tensors at fixed places, recorded at construction (not run) and run by calling.
 
     The function has run before with the same shapes, so that nothing is compiled or measured while it is recorded; it must not read
-    the device. pool: where its temporary memory comes from, shared with graphs that never run at the same time. Elsewhere than on a
-    GPU a call runs the function.
+    the device. pool: where its temporary memory comes from, shared with graphs that never run at the same time. recording: the stream on
+    which it is recorded, whose priority and workspaces it keeps; None for one that all such graphs share. Elsewhere than on a GPU a call
+    runs the function.
 
     torch.cuda.graph would wait for the whole device first; here only the recording stream is ordered behind the current one.
     """
 
-    def __init__(self, function: Callable[[], None], device: torch.device, pool: Any) -> None:
+    def __init__(self, function: Callable[[], None], device: torch.device, pool: Any, recording: torch.cuda.Stream | None = None) -> None:
         self._run = function
         if device.type != "cuda":
             return
         graph = torch.cuda.CUDAGraph()
         current = torch.cuda.current_stream(device)
-        recording = recording_stream(device)
+        recording = recording or recording_stream(device)
         recording.wait_stream(current)
         with torch.cuda.stream(recording):
             # Relaxed: the allocators may ask about events of work that is still under way, which recording would else forbid.

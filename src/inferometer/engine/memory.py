@@ -10,6 +10,7 @@ from inferometer.engine.engine import Engine
 from inferometer.engine.residency.streamed import hides_launches
 from inferometer.errors import UserError
 from inferometer.hardware.host_memory import free_host_bytes
+from inferometer.model.byte_size import gib
 from inferometer.model.footprint import resident_weight_bytes
 from inferometer.model.formats import Formats, WeightFormat
 from inferometer.model.spec import ModelSpec
@@ -41,7 +42,7 @@ def check_weights(
     if needed > free:
         name = name if weights is None else weights.name
         raise WeightsTooLargeError(
-            f"the weights of {spec.name} in {name} need {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB of this machine's memory are "
+            f"the weights of {spec.name} in {name} need {gib(needed, digits=1)}, {gib(free, digits=1)} of this machine's memory are "
             "free; use a smaller model, or ask `inferometer estimate` where it fits"
         )
 
@@ -106,18 +107,18 @@ def _left_on_gpu(
 
 
 def worst_sweep_bytes(model: Transformer, *, page_size: int, seats: int, sweep_tokens: int, kv_dtype: torch.dtype | None = None) -> int:
-    """The most that a sweep takes on a GPU beside weights and pages, measured: as many tokens as may run together, a new token
+    """The most that an engine takes on a GPU beside weights and pages, measured: a sweep of as many tokens as may run together, a new token
     drawn for every seat through all filters and reported among the likeliest, and a prompt that is scored.
     """
     device = model.device
-    limit = model.spec.context_limit or sweep_tokens
     params = SamplingParams(
         max_new_tokens=1, temperature=0.9, top_k=50, top_p=0.9, typical_p=0.9, repetition_penalty=1.1, top_logprobs=5, ignore_eos=True
     )
     scored = SamplingParams(max_new_tokens=1, prompt_logprobs=True, ignore_eos=True)
-    each = max(1, min(sweep_tokens // (2 * seats), limit - 1))
-    lengths = [each] * min(seats - 1, sweep_tokens // 2) + [max(1, min(sweep_tokens // 2, limit - 1))]
+    lengths = rehearsed_lengths(seats, sweep_tokens, model.spec.context_limit)
     pages = sum(-(-length // page_size) for length in lengths)
+    torch.cuda.synchronize(device)
+    before = torch.cuda.memory_allocated(device)
     engine = _Rehearsal(
         model,
         pages=pages,
@@ -128,15 +129,26 @@ def worst_sweep_bytes(model: Transformer, *, page_size: int, seats: int, sweep_t
         graphs=False,
         kv_dtype=kv_dtype,
     )
-    torch.cuda.synchronize(device)
-    before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
     for number, length in enumerate(lengths):
         last = number == len(lengths) - 1
         engine.add(Request(number, (0,) * length, scored if last else params, number))
     while engine.has_work:
         engine.step()
-    return max(0, torch.cuda.max_memory_allocated(device) - before)
+    return max(0, torch.cuda.max_memory_allocated(device) - before - engine.cache.nbytes)
+
+
+def rehearsed_lengths(seats: int, sweep_tokens: int, context_limit: int | None) -> list[int]:
+    """Prompts that fill a sweep: one as long as may be, up to half of the tokens, and for the other seats what is left, shared out evenly.
+
+    All the tokens of the sweep, unless that many sequences cannot hold them. Each leaves room for a token behind it.
+    """
+    longest = sweep_tokens if context_limit is None else max(1, context_limit - 1)
+    most = min(sweep_tokens, seats * longest)
+    long = most if seats == 1 else min(max(1, sweep_tokens // 2), longest)
+    others = min(seats - 1, most - long)
+    each, more = divmod(most - long, others) if others else (0, 0)
+    return [each + 1] * more + [each] * (others - more) + [long]
 
 
 class _Rehearsal(Engine):

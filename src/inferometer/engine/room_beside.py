@@ -16,6 +16,7 @@ from inferometer.engine.residency.storage import Storage, resident_beside_layers
 from inferometer.engine.residency.streamed import StreamedLayers
 from inferometer.errors import PointlessWarning, UserError
 from inferometer.hardware.host_memory import free_host_bytes
+from inferometer.model.byte_size import gib
 from inferometer.nn.cache import PagedCache
 from inferometer.nn.tiered_cache import slot_pages_for, slots_bytes
 from inferometer.nn.transformer import Transformer
@@ -90,7 +91,7 @@ class RoomBeside:
         slot = slot_pages_for(spec, dtype, PAGE_SIZE, longest=min(most_each, elsewhere), elsewhere=elsewhere)
         beside = -(-slots_bytes(spec, dtype, PAGE_SIZE, slot) // page)
         if device < beside:
-            short = f"{beside * page / 2**30:.2f} GiB through which pages come, and {device * page / 2**30:.2f}"
+            short = f"{gib(beside * page)} through which pages come, and {gib(device * page)}"
             raise UserError(f"--offload pages needs {short} are free on the device; raise --gpu-memory or stream more weights")
         return share_pages(share, device - beside, elsewhere, most)
 

@@ -16,6 +16,7 @@ from inferometer.engine.cohort_rows import CohortRows
 from inferometer.engine.facts import Facts
 from inferometer.engine.flight import Flight, Scores, fetch_scores
 from inferometer.engine.graph import Graph
+from inferometer.engine.prompts_beside import PromptsBeside
 from inferometer.engine.residency.brought_pages import BroughtPages, PageTraffic
 from inferometer.engine.sampled import Sampled
 from inferometer.engine.sampler import SamplingBatch, sample
@@ -23,7 +24,6 @@ from inferometer.engine.sampling_plan import GREEDY
 from inferometer.engine.sampling_state import SamplingState
 from inferometer.engine.staging import Staged, pack, table_entries
 from inferometer.engine.sweep_graphs import FEW_TOKENS, PATIENCE, SweepGraphs, worth_recording
-from inferometer.engine.sweep_split import LayerClock, SweepSplit
 from inferometer.engine.watermark import Watermark
 from inferometer.kernels.support import usable
 from inferometer.kernels.token_rows import Places
@@ -43,7 +43,7 @@ class Runner:
     seats: most sequences that run together. stride: most pages of one sequence. graphs: whether decode sweeps and their sampling are
     recorded as CUDA graphs, where the device can. watermark: of the requests that ask for one.
     traffic: of the cache, if it has pages on the host. grouped: whether requests come in groups of equal size, so that sweeps with many
-    prompt tokens are of few sizes, which come again: those are recorded too, or run as two passes where that takes less.
+    prompt tokens are of few sizes, which come again: those are recorded too, and where sequences decode beside them both run at once.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Runner:
         self._decoding = self._rows(NOBODY)
         self._graphs: SweepGraphs | None = None
         self._samplers: SamplerGraphs | None = None
-        self._split: SweepSplit | None = None
+        self._beside: PromptsBeside | None = None
         self._pool: Any = None
         if graphs and usable(model.device) and model.collective.recordable:
             self._pool = torch.cuda.graph_pool_handle()
@@ -76,21 +76,33 @@ class Runner:
             if grouped:
                 weights = layer_weight_bytes(model.local, Formats(dtype="float32")) // 4
                 most, patience = worth_recording(weights), PATIENCE
-                # Else weights would come in twice, and ranks might choose differently.
+                # Else weights would come in twice, or ranks add up in two streams at once.
                 if model.resident and model.collective.size == 1:
-                    self._split = SweepSplit(LayerClock(model).seconds)
-            self._graphs = SweepGraphs(model, cache, self._tokens, self._table, self._pool, most_prompt_tokens=most, patience=patience)
+                    both = worth_recording(weights // 2)  # the host launches two passes while the GPU is busy with the prompts
+                    self._beside = PromptsBeside(model, cache, self._tokens, self._table, most_prompt_tokens=both)
+            self._graphs = SweepGraphs(
+                model,
+                cache,
+                self._tokens,
+                self._table,
+                self._pool,
+                most_prompt_tokens=most,
+                patience=patience,
+                recording=None if self._beside is None else self._beside.stream,
+            )
             self._samplers = SamplerGraphs(model.device)
 
     @property
     def recorded(self) -> int:
         """Graphs of sweeps that there are."""
-        return 0 if self._graphs is None else self._graphs.recorded
+        beside = 0 if self._beside is None else self._beside.graphs.recorded
+        return beside + (0 if self._graphs is None else self._graphs.recorded)
 
     @property
     def preparations(self) -> int:
-        """Sizes of sweeps and kinds of sampling that were met, graphs of them, and choices that were measured, all together."""
-        return sum(each.preparations for each in (self._graphs, self._samplers, self._split) if each is not None)
+        """Sizes of sweeps and kinds of sampling that were met, and graphs of them, all together."""
+        beside = None if self._beside is None else self._beside.graphs
+        return sum(each.preparations for each in (self._graphs, self._samplers, beside) if each is not None)
 
     def close(self) -> None:
         """Waits for copies that are under way: the memory of the cache may go then."""
@@ -114,8 +126,8 @@ class Runner:
         prompts = Facts.of(pieces, self.cache.page_size)
         brought = None if self.traffic is None else self._brought(decoding, pieces, self.traffic)
         if brought is None and self._graphs is not None:
-            if self._divides(decoding, prompts):
-                return self._one_after_another(decoding, prompts, pieces, self._graphs)
+            if self._beside is not None and len(decoding) and self._beside.takes(pieces):
+                return self._at_once(decoding, prompts, pieces, self._graphs, self._beside)
             if self._graphs.serves(len(decoding), pieces):
                 return self._replay(decoding, prompts, pieces, self._graphs)
         staged, hidden = self._sweep(decoding.followed_by(prompts), apart=not pieces, brought=brought)
@@ -146,41 +158,39 @@ class Runner:
         batch = staged.batch(self._tokens, self._table, queries, contexts, apart=apart, brought=brought)
         return staged, self.model.sweep(batch, self.cache)
 
-    def _divides(self, decoding: Facts, prompts: Facts) -> bool:
-        return self._split is not None and self._split.divides(int(prompts.counts.sum()), len(decoding))
-
-    def _one_after_another(self, decoding: Facts, prompts: Facts, pieces: Many[Share], graphs: SweepGraphs) -> Flight:
-        """Those that decode as a graph, then the prompts. In this order: prompts may have found pages that the others write to."""
+    def _at_once(self, decoding: Facts, prompts: Facts, pieces: Many[Share], graphs: SweepGraphs, beside: PromptsBeside) -> Flight:
+        """Those that decode as a graph, the prompts beside them."""
         nobody = Facts.of((), self.cache.page_size)
         sequences, batch = self._align(pieces)
         assert batch is not None
         entering = int(prompts.samples.sum())
-        if batch.plan().signature == GREEDY:
-            first = graphs.choose(decoding, nobody)
-            fetched, tokens = [first.fetch()], [first.token_ids.clone()]
-            scores: tuple[Scores, ...] = ()
-            if entering and graphs.serves(0, pieces):
-                self._enter_table(prompts)
-                second = graphs.choose(nobody, prompts)
-                fetched.append(second.fetch())
-                tokens.append(second.token_ids)
-            else:
+        if batch.plan().signature != GREEDY:
+            with beside.decoding():
+                logits, seats = graphs.run(decoding, nobody)
+            with beside.prompts():
                 staged, hidden = self._sweep(prompts, apart=False)
-                scores = tuple(self._scores(pieces, hidden))
-                if entering:
-                    second = self._choose(hidden.index_select(0, staged.last), batch)
-                    self._tokens.index_copy_(0, staged.sampled_seats, second.token_ids)
-                    fetched.append(second.fetch())
-                    tokens.append(second.token_ids)
-            batch.update(torch.cat(tokens))
-            return Flight(sequences, tuple(fetched), scores, _arrival(scores))
-        logits, seats = graphs.run(decoding, nobody)
-        logits, seats = logits[: len(decoding)], seats[: len(decoding)]
-        staged, hidden = self._sweep(prompts, apart=False)
-        if entering:
-            logits = torch.cat((logits, self.model.logits(hidden.index_select(0, staged.last))))
-            seats = torch.cat((seats, staged.sampled_seats))
-        return self._finish(sequences, batch, sample(logits, batch), seats, tuple(self._scores(pieces, hidden)))
+            logits, seats = logits[: len(decoding)], seats[: len(decoding)]
+            if entering:
+                logits = torch.cat((logits, self.model.logits(hidden.index_select(0, staged.last))))
+                seats = torch.cat((seats, staged.sampled_seats))
+            return self._finish(sequences, batch, sample(logits, batch), seats, tuple(self._scores(pieces, hidden)))
+        with beside.decoding():
+            chosen = [graphs.choose(decoding, nobody)]
+        scores: tuple[Scores, ...] = ()
+        if entering and beside.graphs.serves(0, pieces):
+            with beside.prompts():
+                self._enter_table(prompts)
+                chosen.append(beside.graphs.choose(nobody, prompts))
+        else:
+            with beside.prompts():
+                staged, hidden = self._sweep(prompts, apart=False)
+            scores = tuple(self._scores(pieces, hidden))
+            if entering:
+                chosen.append(self._choose(hidden.index_select(0, staged.last), batch))
+                self._tokens.index_copy_(0, staged.sampled_seats, chosen[-1].token_ids)
+        fetched = tuple(each.fetch() for each in chosen)
+        batch.update(torch.cat([each.token_ids for each in chosen]))
+        return Flight(sequences, fetched, scores, _arrival(scores))
 
     def _enter_table(self, facts: Facts) -> None:
         """Writes what the block table may not hold yet."""

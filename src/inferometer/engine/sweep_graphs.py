@@ -83,7 +83,7 @@ class SweepGraphs:
     tokens: int64 (seats,), each seat's newest token, the last seat idle. table: int32 (seats, stride). Rows and tokens are padded, and the
     longest context is rounded up, so that few graphs serve all batches. Graphs hold no memory but the inputs of their bucket and one
     pool of temporaries that they share, since they never run at the same time. most_prompt_tokens: of a sweep, as `worth_recording` says.
-    patience: see `_served_by`.
+    patience: see `_served_by`. rows: the most that end in a token, None for a row a seat and prompts. recording: as in `Graph`.
     """
 
     def __init__(
@@ -96,14 +96,17 @@ class SweepGraphs:
         *,
         most_prompt_tokens: int = FEW_TOKENS,
         patience: int = 0,
+        rows: int | None = None,
+        recording: torch.cuda.Stream | None = None,
     ) -> None:
+        self._recording = recording
         self._most_prompt_tokens = most_prompt_tokens
         self._patience = patience
         self._met: Counter[Bucket] = Counter()
         self._model, self._cache, self._tokens, self._table, self._pool = model, cache, tokens, table, pool
         self._inputs: dict[Shape, Tensor] = {}
         self._graphs: dict[Bucket, Recorded | None] = {}
-        rows = rows_bucket(tokens.numel() - 1) + PROMPTS
+        rows = rows_bucket(tokens.numel() - 1) + PROMPTS if rows is None else rows
         self._logits = model.logits_room(rows)
         self._places = Places.on(model.device, rows)
 
@@ -167,7 +170,7 @@ class SweepGraphs:
         model, run = self._model, partial(self._sweep, staged, bucket)
         if isinstance(model.residency, StreamedLayers):
             return CutGraph(run, model, model.residency.placement.streamed_layers, model.device, self._pool)
-        return Graph(run, model.device, self._pool)
+        return Graph(run, model.device, self._pool, self._recording)
 
     def _bucket(self, decoding: Facts, prompts: Facts, *, greedy: bool) -> Bucket:
         most = self._table.shape[1] * self._cache.page_size

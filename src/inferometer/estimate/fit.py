@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from inferometer.errors import UserError
-from inferometer.estimate.memory import Memory, is_cpu, largest_batch, largest_context, memory
+from inferometer.estimate.largest import largest_batch, largest_context
+from inferometer.estimate.memory import Memory, is_cpu, memory
 from inferometer.estimate.request import Request
 from inferometer.model.formats import Formats, weight_format
 from inferometer.model.shard import check_shards

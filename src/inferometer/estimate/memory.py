@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from inferometer.estimate.layout import FLATTENS, Layout
 from inferometer.estimate.stack import Stack, loss_item_bytes
+from inferometer.estimate.workload import Workload
 from inferometer.hardware.device import DeviceSpec
 from inferometer.model.footprint import layer_weight_bytes, resident_weight_bytes
 from inferometer.model.formats import NARROW_KV_DTYPES, Formats, kv_bytes_per_token, kv_scale_bytes_per_page
@@ -29,58 +30,6 @@ _BLOCK_BYTES = 512
 COMMUNICATION_BYTES = 384 << 20
 # Document 001's CLM rows on 8 GPUs: 0.43 to 0.49 of the feed-forward blocks' bytes are gone, of the 7/8 that could be.
 _FREED_SHARE = 7 / 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
-    """A batch of `batch` sequences of `length` tokens, each continued by `generated` tokens (0: a forward alone).
-
-    group: sequences that pass through a layer together, where that is not the whole batch. staggered: groups of that size each of which is
-    a token behind the group before it, None where all of the batch are equally far. unfilled: the share of the generated tokens
-    that the cache has not got when the run is stopped. streamed: the share of the layers' weights that is elsewhere until it is needed.
-    hosted: the same of the cache.
-    """
-
-    batch: int
-    length: int
-    generated: int = 0
-    loss: bool = False
-    group: int | None = None
-    staggered: int | None = None
-    unfilled: float = 0.0
-    streamed: float = 0.0
-    hosted: float = 0.0
-
-    def tokens_each(self, page_size: int | None) -> int:
-        """Tokens that a sequence's cache holds at its end, none for a forward alone.
-
-        page_size: tokens of a page, of which it holds whole ones, the last token's keys not being written; None for a cache that has
-        no pages.
-        """
-        if not self.generated:
-            return 0
-        if page_size is None:
-            return self.length + round(self.generated * (1.0 - self.unfilled))
-        return -(-(self.length + self.generated - 1) // page_size) * page_size
-
-    def held_tokens(self, page_size: int | None, sweep_tokens: int | None) -> int:
-        """Tokens of all caches at the moment when they are the most."""
-        if self.staggered is None or not self.generated or page_size is None:
-            return self.holding(sweep_tokens) * self.tokens_each(page_size)
-        # Consecutive ages; those of the oldest groups, which are about to end, are the most.
-        oldest = range(max(0, self.generated - self.staggered), self.generated)
-        return self.together * sum(-(-(self.length + age) // page_size) * page_size for age in oldest)
-
-    def holding(self, sweep_tokens: int | None) -> int:
-        """Sequences whose cache is held at once: with one token each, those of a sweep of at most so many tokens, who end with it."""
-        if self.generated != 1 or sweep_tokens is None:
-            return self.batch
-        return min(self.batch, max(1, sweep_tokens // self.length))
-
-    @property
-    def together(self) -> int:
-        """Sequences that pass through a layer at once."""
-        return self.batch if self.group is None else min(self.group, self.batch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,43 +185,6 @@ def _gathered_logits(spec: ModelSpec, formats: Formats, workload: Workload, layo
     if layout.parallel != "mlp-tensor" or layout.devices == 1 or not workload.loss or spec.family == FLATTENS:
         return 0
     return workload.batch * workload.length * spec.vocabulary * formats.item_bytes
-
-
-def largest_batch(
-    spec: ModelSpec, formats: Formats, stack: Stack, workload: Workload, device: DeviceSpec, layout: Layout | None = None
-) -> int:
-    """The most sequences of the workload's lengths that fit on the device; 0 if not even one does."""
-    return _largest(lambda batch: _fits(spec, formats, stack, replace(workload, batch=batch), device, layout))
-
-
-def largest_context(
-    spec: ModelSpec, formats: Formats, stack: Stack, workload: Workload, device: DeviceSpec, layout: Layout | None = None
-) -> int:
-    """The longest prompts of the workload's batch that fit on the device, with the tokens that follow; 0 if none do.
-
-    At most what the model's positions leave.
-    """
-    most = None if spec.context_limit is None else spec.context_limit - workload.generated
-    return _largest(lambda length: _fits(spec, formats, stack, replace(workload, length=length), device, layout), most)
-
-
-def _fits(spec: ModelSpec, formats: Formats, stack: Stack, workload: Workload, device: DeviceSpec, layout: Layout | None) -> bool:
-    needed = memory(spec, formats, stack, workload, cpu=is_cpu(device), layout=layout)
-    return needed.device_bytes <= device.usable_memory_bytes
-
-
-def _largest(fits: Callable[[int], bool], most: int | None = None) -> int:
-    """The largest whole number that fits, of those from 1 to `most`; 0 if none does. What fits does not depend on what is larger."""
-    if (most is not None and most < 1) or not fits(1):
-        return 0
-    low, high = 1, 2
-    while (most is None or high <= most) and fits(high):
-        low, high = high, 2 * high
-    high = high if most is None else min(high, most + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
 
 
 def is_cpu(device: DeviceSpec) -> bool:

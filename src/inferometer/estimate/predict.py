@@ -14,10 +14,11 @@ from inferometer.estimate.groups import GroupRun
 from inferometer.estimate.layout import Layout
 from inferometer.estimate.limits import limits
 from inferometer.estimate.measured import MeasuredRow, load_calibration
-from inferometer.estimate.memory import Workload, memory
+from inferometer.estimate.memory import memory
 from inferometer.estimate.power import power
 from inferometer.estimate.run import decode_cost, forward_step, generate, prefill_step, serve
 from inferometer.estimate.stack import find_stack
+from inferometer.estimate.workload import Workload
 from inferometer.hardware.calibration import Calibration
 from inferometer.hardware.catalogue import find_device
 from inferometer.hardware.links import link_between

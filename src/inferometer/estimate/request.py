@@ -10,8 +10,9 @@ from typing import Any, Literal, cast, get_args
 from inferometer.errors import UserError
 from inferometer.estimate.groups import Order
 from inferometer.estimate.layout import PARALLELS, Layout
-from inferometer.estimate.memory import Workload, is_cpu
+from inferometer.estimate.memory import is_cpu
 from inferometer.estimate.stack import Stack, find_stack
+from inferometer.estimate.workload import Workload
 from inferometer.hardware.calibration import Calibration, load_calibrations
 from inferometer.hardware.catalogue import find_device, slugs
 from inferometer.hardware.device import DeviceSpec

@@ -109,6 +109,23 @@ def post(boxes: Any, at: Any, words: Any, real: Any, relaxed: constexpr) -> None
 
 
 @kernel()
+def post_pairs(boxes: Any, at: Any, words: Any, others: Any, real: Any, relaxed: constexpr) -> None:
+    """As `post`, of `words` at even places and `others` behind them, both in one store of 16 bytes: half as many packets go over a link,
+    none half empty. Each word is still written in one piece."""
+    words = tl.where(words == -1, 0x7FFF7FFF7FFF7FFF, words)
+    others = tl.where(others == -1, 0x7FFF7FFF7FFF7FFF, others)
+    places = boxes.to(tl.pointer_type(tl.int64)) + at
+    if relaxed:
+        tl.inline_asm_elementwise(
+            "{.reg .pred p; setp.ne.s32 p, $4, 0; @p st.relaxed.sys.global.v2.b64 [$1], {$2, $3}; mov.u32 $0, 0;}",
+            "=r,l,l,l,r", [places.to(tl.int64), words, others, real.to(tl.int32)], dtype=tl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+    else:
+        tl.store(places, words, mask=real)
+        tl.store(places + 1, others, mask=real)
+
+
+@kernel()
 def collect(places: Any, real: Any, blank: constexpr) -> Any:
     """The words at these places of this rank's mailbox, once all have come, which are then absent again. blank: of those that are none."""
     words = tl.load(places, mask=real, other=blank, volatile=True)

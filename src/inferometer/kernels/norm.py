@@ -88,6 +88,25 @@ def standardised(value: Any, real: Any, size: constexpr, epsilon: Any, centred: 
 
 
 @kernel()
+def part_of_row(
+    x: Any, k: Any, real: Any, there: Any, factor: Any, shift: Any, epsilon: Any, inputs: Any, width: constexpr, normed: constexpr,
+) -> Any:  # fmt: skip
+    """Elements k of a row, 0 where they are not real; normed over the whole row if asked, and rounded as the norm's own launch would."""
+    value = tl.load(x + k, mask=real, other=0)
+    if normed is not None:
+        i = tl.arange(0, width)
+        whole = tl.load(x + i, mask=there & (i < inputs), other=0).to(tl.float32)
+        wide = value.to(tl.float32)
+        if normed == "layer":
+            mean = tl.sum(whole, 0) / inputs
+            whole = tl.where(i < inputs, whole - mean, 0.0)
+            wide = wide - mean
+        wide = wide * tl.rsqrt(tl.sum(whole * whole, 0) / inputs + epsilon)
+        value = tl.where(real, wide * factor + shift, 0.0).to(value.dtype)
+    return value
+
+
+@kernel()
 def _norm(
     x: Any, delta: Any, weight: Any, bias: Any, out: Any, epsilon: Any, hidden: constexpr, width: constexpr, centred: constexpr,
     added: constexpr, weighted: constexpr, biased: constexpr, early: constexpr,

@@ -6,22 +6,62 @@ from typing import Any
 
 from inferometer.kernels.eight_bit_floats import float_bits
 from inferometer.kernels.finish import put_product
+from inferometer.kernels.norm import part_of_row
 from inferometer.kernels.prefetch import prefetch
 from inferometer.kernels.support import constexpr, kernel, tl
 
 
 @kernel("rows")
+def split_rows(
+    x: Any, bytes_of: Any, worths: Any, gamma: Any, beta: Any, epsilon: Any, rows: Any, inputs: Any, padded: Any, x_row: Any,
+    kind: constexpr, members: constexpr, block: constexpr, width: constexpr, normed: constexpr, weighted: constexpr, shifted: constexpr,
+    assembled: constexpr, early: constexpr,
+) -> None:  # fmt: skip
+    """A row's `block` inputs in bytes, as `quant_bytes_product` takes them; normed first if asked.
+
+    bytes_of: (2, members, padded), 3 of fp8, zeros where there is no input and no row; worths: float32 (padded / block, members).
+    """
+    if early:
+        tl.extra.cuda.gdc_launch_dependents()
+    m = tl.program_id(0)
+    number = tl.program_id(1)
+    k = number * block + tl.arange(0, block)[None, :]
+    real = (m < rows) & (k < inputs)
+    factor, shift = 1.0, 0.0
+    if weighted:
+        factor = tl.load(gamma + k, mask=real, other=0).to(tl.float32)
+    if shifted:
+        shift = tl.load(beta + k, mask=real, other=0).to(tl.float32)
+    if early:
+        # The kernel before may still write x.
+        tl.extra.cuda.gdc_wait()
+    a = part_of_row(x + m * x_row, k, real, m < rows, factor, shift, epsilon, inputs, width, normed).to(tl.float32)
+    at = bytes_of + m * padded + k
+    if kind == "fp8":
+        upper, lower, rest, worth = floats_of(a, x.dtype.element_ty, assembled)
+        if x.dtype.element_ty == tl.float16:
+            tl.store(at + 2 * members * padded, rest)
+    else:
+        upper, lower, worth = two_bytes(a)
+    tl.store(at, upper)
+    tl.store(at + members * padded, lower)
+    tl.store(worths + number * members + m + tl.arange(0, 1), worth)
+
+
+@kernel("rows")
 def quant_bytes_product(
-    x: Any, data: Any, scale: Any, bias: Any, residual: Any, out: Any, partial: Any, arrived: Any, rows: Any, outputs: Any, inputs: Any,
-    x_row: Any, residual_row: Any, out_row: Any, kind: constexpr, members: constexpr, parts: constexpr, tile: constexpr, block: constexpr,
-    stages: constexpr, even: constexpr, activation: constexpr, biased: constexpr, added: constexpr, assembled: constexpr,
-    early: constexpr,
+    x: Any, data: Any, worths: Any, scale: Any, bias: Any, residual: Any, out: Any, partial: Any, arrived: Any, rows: Any, outputs: Any,
+    inputs: Any, padded: Any, x_row: Any, residual_row: Any, out_row: Any, kind: constexpr, members: constexpr, parts: constexpr,
+    tile: constexpr, block: constexpr, stages: constexpr, even: constexpr, activation: constexpr, biased: constexpr, added: constexpr,
+    assembled: constexpr, early: constexpr, readied: constexpr, halves: constexpr,
 ) -> None:  # fmt: skip
     """Rows padded to those of a matrix product whose first side is the weight, `block` inputs an iteration.
 
     Matrix instructions read the weight's bytes from where the copy from memory has put them, so that no register sees them. What costs
     instead is another product: x is an upper and a lower number of 8 bits (`two_bytes`, `floats_of`), by a scale for each row and each
     `block` of inputs. Parts as in `skinny`.
+
+    readied: x is what `split_rows` has left, of rows of `padded` numbers. halves: whether x was float16.
     """
     if early:
         tl.extra.cuda.gdc_launch_dependents()
@@ -46,21 +86,33 @@ def quant_bytes_product(
     for base in tl.range(start, stop, block, num_stages=stages):
         if even:
             w = tl.load(weights + base)
-            a = tl.load(states + base, mask=(m < rows)[:, None], other=0)
         else:
             nothing: constexpr = 0.0 if kind == "fp8" else 0
             w = tl.load(weights + base, mask=(base + k < inputs)[None, :], other=nothing)
-            a = tl.load(states + base, mask=(m < rows)[:, None] & (base + k < inputs)[None, :], other=0)
-        a = a.to(tl.float32)
+        if readied:
+            split = x + m[:, None] * padded + k[None, :] + base
+            upper = tl.load(split)
+            lower = tl.load(split + members * padded)
+            rest = lower
+            if kind == "fp8" and halves:
+                rest = tl.load(split + 2 * members * padded)
+            worth = tl.load(worths + base // block * members + m)
+        else:
+            if even:
+                a = tl.load(states + base, mask=(m < rows)[:, None], other=0)
+            else:
+                a = tl.load(states + base, mask=(m < rows)[:, None] & (base + k < inputs)[None, :], other=0)
+            if kind == "fp8":
+                upper, lower, rest, worth = floats_of(a.to(tl.float32), x.dtype.element_ty, assembled)
+            else:
+                upper, lower, worth = two_bytes(a.to(tl.float32))
         if kind == "fp8":
-            upper, lower, rest, worth = floats_of(a, x.dtype.element_ty, assembled)
             sums = tl.dot(w, tl.trans(lower), out_dtype=tl.float32) * 0.125
-            if x.dtype.element_ty == tl.float16:
+            if halves:
                 sums += tl.dot(w, tl.trans(rest), out_dtype=tl.float32) * 0.015625
             sums += tl.dot(w, tl.trans(upper), out_dtype=tl.float32)
             products += sums * worth[None, :]
         else:
-            upper, lower, worth = two_bytes(a)
             sums = tl.dot(w, tl.trans(upper), out_dtype=tl.int32) * 256 + tl.dot(w, tl.trans(lower), out_dtype=tl.int32)
             products += sums.to(tl.float32) * worth[None, :]
     # Outputs side by side, as the result is stored.

@@ -41,6 +41,12 @@ BYTES: tuple[tuple[int, int, int, int, int], ...] = (
 )  # fmt: skip
 """Of 5 to 32 rows in bytes: (outputs, inputs an iteration, warps, stages, programs a processor). Not of int4, whose nibbles would be bytes
 in registers first: that took 38 us where FEW_NIBBLES took 24 (16 rows, 16384 x 4096, H200)."""
+READIED_BYTES: tuple[tuple[int, int, int, int, int], ...] = ((128, 256, 8, 3, 1), (128, 256, 8, 4, 1), (128, 128, 8, 6, 1))
+"""The same of rows that a launch of their own has split."""
+READIED_NIBBLES: tuple[tuple[int, int, int, int, int], ...] = ((64, 256, 4, 2, 4), (128, 256, 4, 3, 3), (128, 256, 8, 3, 2))
+"""Of 5 to 32 rows and int4, whose rows a launch of their own has put in order: as BYTES."""
+READIED_GROUPS = 64, 128
+"""Inputs of a group that such a launch serves: four threads read them, whole words each, and an iteration has four groups at most."""
 IN_BYTES = (9, 0), (10, 0)
 """Capabilities from the first on and before the second have matrix instructions that read bytes where they were copied to."""
 SPAN_WORDS = 16
@@ -63,16 +69,33 @@ def quant_candidates(rows: int, weight: QuantWeight) -> tuple[Tiling, ...]:
     block = (1 if weight.kind == "int4" and padded > MOST_ROWS else 2) * SPAN_WORDS * WORD_INPUTS[weight.kind]
     table = MORE if padded > MOST_ROWS else FEW_NIBBLES if weight.kind == "int4" else FEW
     few = [Tiling(outputs, block, warps, stages, programs, early=True) for outputs, warps, stages, programs in table]
-    in_bytes = _in_bytes(weight) if padded <= MOST_ROWS and IN_BYTES[0] <= capability(weight.device) < IN_BYTES[1] else ()
-    return tuple(dict.fromkeys((*launches, *in_bytes, *few)))
+    if padded <= MOST_ROWS and weight.kind == "int4":
+        few += _in_order(weight)
+    elif padded <= MOST_ROWS and IN_BYTES[0] <= capability(weight.device) < IN_BYTES[1]:
+        few = [*_in_bytes(), *few]
+    return tuple(dict.fromkeys((*launches, *few)))
 
 
-def _in_bytes(weight: QuantWeight) -> tuple[Tiling, ...]:
-    if weight.kind == "int4":
+def _in_bytes() -> tuple[Tiling, ...]:
+    return tuple(
+        Tiling(outputs, block, warps, stages, programs, early=True, in_bytes=True, readied=readied)
+        for table, readied in ((BYTES, False), (READIED_BYTES, True))
+        for outputs, block, warps, stages, programs in table
+    )
+
+
+def _in_order(weight: QuantWeight) -> tuple[Tiling, ...]:
+    if not in_groups(weight):
         return ()
     return tuple(
-        Tiling(outputs, block, warps, stages, programs, early=True, in_bytes=True) for outputs, block, warps, stages, programs in BYTES
+        Tiling(outputs, block, warps, stages, programs, early=True, readied=True)
+        for outputs, block, warps, stages, programs in READIED_NIBBLES
     )
+
+
+def in_groups(weight: QuantWeight) -> bool:
+    """Whether nibbles can be multiplied as whole numbers: rows begin where a thread's words may."""
+    return weight.group in READIED_GROUPS and words_possible(weight) and weight.data.shape[1] % (weight.group // 8) == 0
 
 
 def quant_tiling(rows: int, weight: QuantWeight) -> Tiling | None:
@@ -88,12 +111,12 @@ def quant_tiling(rows: int, weight: QuantWeight) -> Tiling | None:
 
 
 def _wholes(rows: int, weight: QuantWeight) -> Iterator[Tiling]:
-    """A program holds its rows in registers: two bytes an input, or four for fp8, in as many warps as a row of the weight takes."""
+    """A program holds its rows in registers: two bytes an input, in as many warps as a row of the weight takes."""
     each = WORD_INPUTS[weight.kind]
     width = power_of_two(-(-weight.inputs // each))
     for warps, programs, held, ahead in (WHOLE_NIBBLES if weight.kind == "int4" else WHOLE)[rows]:
         inputs = width * each // (32 * min(warps, max(1, width // 128)))
-        if rows * inputs * (4 if weight.kind == "fp8" else 2) // 4 <= ROW_REGISTERS:
+        if rows * inputs * 2 // 4 <= ROW_REGISTERS:
             tile = min(64, max(1, held * 32 * warps // width))
             yield Tiling(tile, width * each, warps, 1 + ahead, programs, early=True, whole=True)
 

@@ -10,12 +10,15 @@ from torch.nn import functional
 
 from inferometer.kernels.arrivals import MOST_ARRIVALS, arrivals
 from inferometer.kernels.finish import finish_torch
+from inferometer.kernels.head_parts import HeadParts
 from inferometer.kernels.norm import NormWeights
-from inferometer.kernels.quant_bytes import quant_bytes_product
+from inferometer.kernels.quant_bytes import quant_bytes_product, split_rows
 from inferometer.kernels.quant_few import quant_few_product
-from inferometer.kernels.quant_launch import WORD_INPUTS, quant_tiling, words_of
+from inferometer.kernels.quant_groups import order_rows, quant_groups_product
+from inferometer.kernels.quant_launch import WORD_INPUTS, in_groups, quant_tiling, words_of
 from inferometer.kernels.quant_rows import quant_rows_product
 from inferometer.kernels.quant_weight import QuantWeight
+from inferometer.kernels.skinny_choice import DTYPES
 from inferometer.kernels.skinny_launch import Tiling, members
 from inferometer.kernels.support import FP8_CONVERSION, capability, power_of_two, processors, wide
 from inferometer.model.spec import Activation
@@ -44,14 +47,16 @@ def quant_linear_triton(
 ) -> Tensor:
     """The same of few rows, in one launch.
 
-    x and residual with a contiguous last dimension. launch: instead of the table's first. norm: x is normed first, and rounded as a launch
-    of its own would; only where the launch holds whole rows, and the weight's columns are in the order of the inputs. out: where the
-    result goes, (rows, outputs) with a contiguous last dimension.
+    x and residual with a contiguous last dimension. launch: instead of the table's first. norm: x is normed first (and rounded as a launch
+    of its own would, unless the launch holds whole rows); only where it holds them or has them readied, and the weight's columns are in the
+    order of the inputs. out: where the result goes, (rows, outputs) with a contiguous last dimension.
 
     Moves the bytes of the weight once, and rows * (inputs + outputs) elements of x and the result (as many again of a residual). x is not
     rounded, whatever the weight's `activations` say: that buys nothing where the weight is all that is moved. Launches that hold whole
-    rows take it in fixed point, for int8 and int4 (see `fixed_point`), and sums in integers for 16 or 32 inputs, then in float32; others
-    widen the weight, int4 to numbers that are rounded to the type of x. Sums are taken in an order that depends on the launch alone.
+    rows take it in fixed point, for int8 and int4 (see `fixed_point`), and sums in integers for 16 or 32 inputs, then in float32; for e4m3
+    in float16, and sums of eight (see `dot_floats`). Others widen the weight, int4 to numbers that are rounded to the type of x; those
+    whose rows are readied split rows into bytes (see `two_bytes`, `floats_of`) or multiply nibbles as whole numbers. Sums are taken in an
+    order that depends on the launch alone.
     Raises ValueError where rows of the weight are no whole words of 32 bits: those are for `widened`.
     """
     (rows, inputs), outputs = x.shape, weight.outputs
@@ -74,6 +79,21 @@ def quant_linear_triton(
     return out
 
 
+def quant_linear_joined(parts: HeadParts, weight: QuantWeight, bias: Tensor | None, residual: Tensor, launch: Tiling) -> Tensor:
+    """The same of one row of attention that is still in parts, which every program joins. launch: one that holds whole rows.
+
+    residual: (1, outputs), contiguous. Heads and their size are powers of two; the weight's columns are in the order of the inputs.
+    """
+    assert launch.whole
+    assert parts.rows == 1
+    assert weight.order is None
+    assert residual.is_contiguous()
+    out = torch.empty_like(residual)
+    options = {"biased": bias is not None, "added": True, "activation": None}
+    _product(parts.partial[:, 0].flatten(1), weight, out if bias is None else bias, residual, out, launch, None, options, parts)
+    return out
+
+
 def _product(
     x: Tensor,
     weight: QuantWeight,
@@ -83,6 +103,7 @@ def _product(
     chosen: Tiling,
     norm: NormWeights | None,
     options: dict[str, Any],
+    parted: HeadParts | None = None,
 ) -> None:
     """Launches the kernel for so many rows."""
     (rows, inputs), outputs = x.shape, weight.outputs
@@ -100,15 +121,19 @@ def _product(
     if chosen.whole:
         span = chosen.span(outputs, processors(device))
         gamma, beta = (None, None) if norm is None else (norm.weight, norm.bias)
+        joined = {"parts": 0, "keys": 0, "head_size": 0}
+        if parted is not None:
+            joined = {"parts": parted.parts, "keys": parted.keys, "head_size": parted.head_size}
         quant_rows_product.launch(
             (-(-outputs // span),), x, words_of(weight), *common, x if gamma is None else gamma, x if beta is None else beta,
-            0.0 if norm is None else norm.epsilon, rows, outputs, span, x.stride(0), added.stride(0), out.stride(0), inputs=inputs,
+            x if parted is None else parted.mass, x if parted is None else parted.contexts, 0.0 if norm is None else norm.epsilon,
+            rows, outputs, span, x.stride(0), added.stride(0), out.stride(0), inputs=inputs,
             width=chosen.block // WORD_INPUTS[weight.kind], members=power_of_two(rows),
             normed=None if norm is None else norm.kind, weighted=gamma is not None, shifted=beta is not None,
-            assembled=capability(device) >= (FP8_CONVERSION if weight.kind == "fp8" else (6, 1)), stages=chosen.stages, **options,
+            assembled=capability(device) >= (FP8_CONVERSION if weight.kind == "fp8" else (6, 1)), stages=chosen.stages, **joined, **options,
         )  # fmt: skip
         return
-    assert norm is None
+    assert norm is None or chosen.readied
     parts = chosen.parts(outputs, inputs, processors(device)) if tiles <= MOST_ARRIVALS else 1
     padded = members(rows)
     partial, arrived = out, out
@@ -120,12 +145,44 @@ def _product(
     words = words_of(weight)
     # So many registers that as many programs as were asked for run on a processor at a time.
     options |= {"maxnreg": min(255, 65536 // (32 * chosen.warps * max(1, chosen.programs)) // 8 * 8)}
+    if chosen.in_bytes or chosen.readied:
+        width = -(-inputs // chosen.block) * chosen.block
+        norming, readying = _readying(x, norm, padded, early=early)
     if chosen.in_bytes:
         del options["group"], options["zeroed"]
+        assembled, halves = capability(device) >= (9, 0), x.dtype == torch.float16
+        given, worths, x_row = x, weight.scale, x.stride(0)
+        if chosen.readied:
+            given = torch.empty((3 if halves else 2, padded, width), dtype=weight.data.dtype, device=device)
+            worths = torch.empty((width // chosen.block, padded), dtype=torch.float32, device=device)
+            split_rows.launch(
+                (padded, width // chosen.block), x, given, worths, *norming, rows, inputs, width, x_row, kind=weight.kind,
+                block=chosen.block, assembled=assembled, **readying,
+            )  # fmt: skip
         quant_bytes_product.launch(
-            (tiles, parts), x, weight.data, weight.scale, bias, added, out, partial, arrived, rows, outputs, inputs, x.stride(0),
-            added.stride(0), out.stride(0), members=padded, parts=parts, block=chosen.block, stages=chosen.stages,
-            even=inputs % chosen.block == 0, **options | {"assembled": capability(device) >= (9, 0)},
+            (tiles, parts), given, weight.data, worths, weight.scale, bias, added, out, partial, arrived, rows, outputs, inputs, width,
+            x_row, added.stride(0), out.stride(0), members=padded, parts=parts, block=chosen.block, stages=chosen.stages,
+            even=inputs % chosen.block == 0, readied=chosen.readied, halves=halves, **options | {"assembled": assembled},
+        )  # fmt: skip
+        return
+    neighbours = 2 if _grouped_warps(chosen, device) else 4
+    if chosen.readied:
+        assert weight.group is not None
+        assert in_groups(weight)
+        ordered = torch.empty((padded, width), dtype=x.dtype, device=device)
+        sums = torch.empty((width // weight.group, padded), dtype=torch.float32, device=device)
+        order_rows.launch(
+            (padded, width // chosen.block), x, ordered, sums, *norming, rows, inputs, width, x.stride(0), chunk=chosen.block,
+            group=weight.group, neighbours=neighbours, **readying,
+        )  # fmt: skip
+        del options["kind"]
+        # Groups of an iteration are then four, all there, and begin at 8 bytes.
+        together = chosen.block == 4 * weight.group and inputs % chosen.block == 0 and weight.scale.dtype in DTYPES
+        quant_groups_product.launch(
+            (tiles, parts), ordered, sums, words, *common, partial, arrived, rows, outputs, words.shape[1], groups, width,
+            added.stride(0), out.stride(0), members=padded, parts=parts, block=chosen.block, warps=chosen.warps, stages=chosen.stages,
+            even=inputs % chosen.block == 0, together=together, grouped_warps=neighbours == 2, wide=wide(x.dtype, device),
+            assembled=assembled, **options,
         )  # fmt: skip
         return
     # Where rows begin at 16 bytes, four words are read at a time.
@@ -133,9 +190,21 @@ def _product(
     quant_few_product.launch(
         (tiles, parts), x, words, *common, partial, arrived, rows, outputs, words.shape[1] // aligned, groups, x.stride(0),
         added.stride(0), out.stride(0), members=padded, parts=parts, block=chosen.block // WORD_INPUTS[weight.kind], aligned=aligned,
-        warps=chosen.warps, neighbours=2 if _grouped_warps(chosen, device) else 4, stages=chosen.stages,
+        warps=chosen.warps, neighbours=neighbours, stages=chosen.stages,
         even=inputs % chosen.block == 0, wide=wide(x.dtype, device), assembled=assembled, **options,
     )  # fmt: skip
+
+
+def _readying(x: Tensor, norm: NormWeights | None, padded: int, *, early: bool) -> tuple[tuple[Tensor, Tensor, float], dict[str, Any]]:
+    """What a launch that readies rows of x takes of a norm, and by name."""
+    gamma, beta = (None, None) if norm is None else (norm.weight, norm.bias)
+    options: dict[str, Any] = {
+        "members": padded, "width": power_of_two(x.shape[1]), "normed": None if norm is None else norm.kind, "weighted": gamma is not None,
+        "shifted": beta is not None, "early": early, "num_warps": 1 if norm is None else 4,
+    }  # fmt: skip
+    if early:
+        options["launch_pdl"] = True
+    return (x if gamma is None else gamma, x if beta is None else beta, 0.0 if norm is None else norm.epsilon), options
 
 
 def _grouped_warps(chosen: Tiling, device: torch.device) -> bool:

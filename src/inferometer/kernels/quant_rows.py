@@ -1,24 +1,25 @@
-"""The kernel for one to four rows and a weight in few bits: integer dot products with rows in fixed point."""
+"""The kernel for one to four rows and a weight in few bits: integer dot products with rows in fixed point, or of e4m3 in float16."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from inferometer.kernels.eight_bit_floats import dot_floats
+from inferometer.kernels.decode_parts import joined_row
+from inferometer.kernels.eight_bit_floats import dot_floats, halves_of
 from inferometer.kernels.finish import finish
 from inferometer.kernels.fixed_point import bytes_together, dot_bytes, fixed_point, four
+from inferometer.kernels.norm import standardised
 from inferometer.kernels.prefetch import prefetch
-from inferometer.kernels.skinny_rows import whole_row
 from inferometer.kernels.support import constexpr, kernel, tl
 
 
-@kernel("span", "rows")
+@kernel("span", "rows", "contexts")
 def quant_rows_product(
-    x: Any, words: Any, scale: Any, zero: Any, bias: Any, residual: Any, out: Any, gamma: Any, beta: Any,
+    x: Any, words: Any, scale: Any, zero: Any, bias: Any, residual: Any, out: Any, gamma: Any, beta: Any, mass: Any, contexts: Any,
     epsilon: Any, rows: Any, outputs: Any, span: Any, x_row: Any, residual_row: Any, out_row: Any, inputs: constexpr, kind: constexpr,
     group: constexpr, zeroed: constexpr, width: constexpr, members: constexpr, tile: constexpr, normed: constexpr,
     weighted: constexpr, shifted: constexpr, activation: constexpr, biased: constexpr, added: constexpr,
-    assembled: constexpr, stages: constexpr, early: constexpr,
+    assembled: constexpr, stages: constexpr, early: constexpr, parts: constexpr, keys: constexpr, head_size: constexpr,
 ) -> None:  # fmt: skip
     """Each program holds all rows, normed if asked, in fixed point, and takes `span` outputs, a tile at a time.
 
@@ -41,6 +42,8 @@ def quant_rows_product(
         factor = tl.load(gamma + k, mask=real, other=0).to(tl.float32)
     if shifted:
         shift = tl.load(beta + k, mask=real, other=0).to(tl.float32)
+    if parts:
+        context = tl.load(contexts)
     if early:
         # The kernel before may still write x and the residual, not the weights. What follows the first tile comes into the
         # cache.
@@ -51,14 +54,18 @@ def quant_rows_product(
             prefetch(words + ahead + tl.minimum(tl.arange(0, row_lines) * 32, across - 1)[None, :])
         tl.extra.cuda.gdc_wait()
     last = rows - 1
-    ready0 = ready(whole_row(x, k, real, factor, shift, epsilon, inputs, normed), kind, width, assembled)
+    if parts:
+        row0 = joined_row(x, mass, context, parts, keys, inputs // head_size, head_size)
+    else:
+        row0 = given_row(x, k, real, factor, shift, epsilon, inputs, normed)
+    ready0 = ready(row0, kind, width, assembled)
     if members > 1:
-        row1 = whole_row(x + tl.minimum(1, last) * x_row, k, real, factor, shift, epsilon, inputs, normed)
+        row1 = given_row(x + tl.minimum(1, last) * x_row, k, real, factor, shift, epsilon, inputs, normed)
         ready1 = ready(row1, kind, width, assembled)
     if members > 2:
-        row2 = whole_row(x + tl.minimum(2, last) * x_row, k, real, factor, shift, epsilon, inputs, normed)
+        row2 = given_row(x + tl.minimum(2, last) * x_row, k, real, factor, shift, epsilon, inputs, normed)
         ready2 = ready(row2, kind, width, assembled)
-        row3 = whole_row(x + tl.minimum(3, last) * x_row, k, real, factor, shift, epsilon, inputs, normed)
+        row3 = given_row(x + tl.minimum(3, last) * x_row, k, real, factor, shift, epsilon, inputs, normed)
         ready3 = ready(row3, kind, width, assembled)
     for base in tl.range(first, stop, tile, num_stages=1):
         n = base + tl.arange(0, tile)
@@ -77,6 +84,18 @@ def quant_rows_product(
             value = product(w, s, z, ready3, kind, zeroed, assembled) * whole
             put(value, out + 3 * out_row, bias, residual + 3 * residual_row, n, (n < stop) & (rows > 3), activation, biased, added)
         w, s, z = w1, s1, z1
+
+
+@kernel()
+def given_row(
+    x: Any, k: Any, real: Any, factor: Any, shift: Any, epsilon: Any, inputs: constexpr, normed: constexpr,
+) -> Any:  # fmt: skip
+    """A row, normed if asked: then in float32, since to round a number takes as long as all else that is done to it, and fixed point rounds
+    less than its type would."""
+    row = tl.load(x + k, mask=real, other=0)
+    if normed is not None:
+        row = standardised(row.to(tl.float32), real, inputs, epsilon, normed == "layer") * factor + shift
+    return row
 
 
 @kernel()
@@ -118,8 +137,8 @@ def ready(row: Any, kind: constexpr, width: constexpr, assembled: constexpr) -> 
             spread(low1, chunks), spread(high1, chunks),
         )  # fmt: skip
     elif kind == "fp8":
-        bytes0, bytes1, bytes2, bytes3 = four(tl.reshape(row, [1, chunks, 2, 2, 2, 2]))
-        parts = four(bytes0), four(bytes1), four(bytes2), four(bytes3)  # type: ignore[assignment]
+        first, last, unit = halves_of(row, width, 16, assembled)
+        parts = tl.reshape(unit, [1, chunks]), spread(first, chunks), spread(last, chunks)  # type: ignore[assignment]
     else:
         whole, unit = fixed_point(row, width * 4, 16)
         low, high = bytes_together(whole, width, assembled)
@@ -153,9 +172,8 @@ def product(w: Any, s: Any, z: Any, row: Any, kind: constexpr, zeroed: constexpr
         offset = (z.to(tl.float32) if zeroed else z) * total
         found = ((high * 256 + low).to(tl.float32) * unit - offset) * s.to(tl.float32)
     elif kind == "fp8":
-        found = tl.zeros([tile, chunks], tl.float32)
-        for j in tl.static_range(4):
-            found = dot_floats(parts[j], row[0][j], row[1][j], row[2][j], row[3][j], found, assembled)
+        unit, first, last = row
+        found = dot_floats(parts, first, last, assembled) * unit
     else:
         unit, low0, high0 = row
         for j in tl.static_range(4):

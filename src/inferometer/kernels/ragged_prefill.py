@@ -179,10 +179,9 @@ def ragged_prefill_triton(
     _attend.launch(
         (heads, blocks), query, bytes_of(keys), bytes_of(values), query if scales is None else scales.keys,
         query if scales is None else scales.values, table, seats, starts, contexts, query if slopes is None else slopes, out,
-        query.stride(0),
-        query.stride(1), table.stride(0), scale * LOG2_E, tokens, rows, heads=heads, kv_heads=kv_heads, head_size=head_size,
-        width=power_of_two(max(16, head_size)), page_size=page_size, queries=chosen.queries, block=chosen.block, stages=chosen.stages,
-        biased=slopes is not None, wide=wide(query.dtype, query.device), kind=kind,
+        query.stride(0), query.stride(1), table.stride(0), scale * LOG2_E, tokens, rows, heads=heads, kv_heads=kv_heads,
+        head_size=head_size, width=power_of_two(max(16, head_size)), page_size=page_size, queries=chosen.queries, block=chosen.block,
+        stages=chosen.stages, biased=slopes is not None, wide=wide(query.dtype, query.device), kind=kind,
         assembled=capability(query.device) >= FP8_CONVERSION, num_warps=chosen.warps, num_stages=chosen.stages,
     )  # fmt: skip
     return out
@@ -191,10 +190,9 @@ def ragged_prefill_triton(
 @kernel("seats", "starts", "contexts", "table_row", "tokens", "rows")
 def _attend(
     query: Any, keys: Any, values: Any, key_scales: Any, value_scales: Any, table: Any, seats: Any, starts: Any, contexts: Any,
-    slopes: Any, out: Any, query_token: Any,
-    query_head: Any, table_row: Any, scale: Any, tokens: Any, rows: Any, heads: constexpr, kv_heads: constexpr, head_size: constexpr,
-    width: constexpr, page_size: constexpr, queries: constexpr, block: constexpr, stages: constexpr, biased: constexpr, wide: constexpr,
-    kind: constexpr, assembled: constexpr,
+    slopes: Any, out: Any, query_token: Any, query_head: Any, table_row: Any, scale: Any, tokens: Any, rows: Any, heads: constexpr,
+    kv_heads: constexpr, head_size: constexpr, width: constexpr, page_size: constexpr, queries: constexpr, block: constexpr,
+    stages: constexpr, biased: constexpr, wide: constexpr, kind: constexpr, assembled: constexpr,
 ) -> None:  # fmt: skip
     """One head of a block of a row's query tokens."""
     head = tl.program_id(0)
@@ -242,9 +240,8 @@ def _attend(
 def _over_keys(
     q: Any, best: Any, total: Any, sums: Any, start: Any, stop: Any, keys: Any, values: Any, key_scales: Any, value_scales: Any,
     entries: Any, kv_head: Any, position: Any, last: Any, slope: Any, scale: Any, kv_heads: constexpr, head_size: constexpr,
-    width: constexpr, page_size: constexpr,
-    queries: constexpr, block: constexpr, stages: constexpr, biased: constexpr, wide: constexpr, masked: constexpr,
-    kind: constexpr, assembled: constexpr,
+    width: constexpr, page_size: constexpr, queries: constexpr, block: constexpr, stages: constexpr, biased: constexpr, wide: constexpr,
+    masked: constexpr, kind: constexpr, assembled: constexpr,
 ) -> Any:  # fmt: skip
     """The running maximum, mass and sums of q's softmax after the keys from start to stop. masked: some are not seen by all."""
     d = tl.arange(0, width)

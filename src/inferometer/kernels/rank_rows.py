@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from inferometer.kernels.flags import raised, until
+from inferometer.kernels.flags import announced, awaited, raised, until
 from inferometer.kernels.norm import ELEMENTS, WIDEST, NormWeights, standardised
 from inferometer.kernels.rank_sum import DTYPES
 from inferometer.kernels.support import capability, constexpr, kernel, power_of_two, tl
@@ -27,6 +27,8 @@ ALIGNED: Final = 256
 """Bytes that each of the ranks' places begins at a multiple of."""
 VECTOR_BYTES: Final = 16
 """What rows of a sum are whole numbers of, and written in."""
+RESIDENT: Final = 2
+"""Programs of a launch that goes around which a processor holds at once: while one waits for others, another sends."""
 CHUNK: Final = 4096
 """Numbers that are sent as a row where rows mean nothing."""
 
@@ -102,17 +104,20 @@ def takes_rows(x: Tensor, shared: SharedRows) -> bool:
     return x.dtype in DTYPES and x.is_contiguous() and x.shape[1] <= WIDEST and row_bytes % VECTOR_BYTES == 0 and fits
 
 
-def rank_rows(x: Tensor, shared: SharedRows, turn: int, residual: Tensor | None = None, norm: NormWeights | None = None) -> Tensor:
+def rank_rows(
+    x: Tensor, shared: SharedRows, turn: int, residual: Tensor | None = None, norm: NormWeights | None = None, *, around: bool = False
+) -> Tensor:
     """The sum of x over the ranks, in float32 in their order and rounded once; with residual and norm: what `rank_sum_norm` returns.
 
     x, residual: (rows, width), contiguous, as `takes_rows` says. turn: which room the result lies in, not the last one. Of residual this
-    rank's own rows become residual + sum: `shared_rows` of them, behind those of the ranks before it.
+    rank's own rows become residual + sum: `shared_rows` of them, behind those of the ranks before it. around: a rank sends rows to each of
+    the others by turns, beginning with the one behind it, and one thread of a program signals.
     """
     assert takes_rows(x, shared)
     rows, width = x.shape
     assert residual is None or (residual.shape == x.shape and residual.is_contiguous())
     out = shared.result(turn)[: x.nbytes].view(x.dtype).view(x.shape)
-    _launch(x, out, residual, norm, shared, turn, rows, width, shared_rows(rows, shared.size))
+    _launch(x, out, residual, norm, shared, turn, rows, width, shared_rows(rows, shared.size), around)
     return out
 
 
@@ -122,7 +127,7 @@ def rank_copies(x: Tensor, shared: SharedRows, turn: int) -> Tensor:
     assert x.nbytes <= shared.slot
     unit = torch.int16 if (x.nbytes | x.data_ptr()) % 8 else torch.int64
     own, out = x.view(-1).view(unit), shared.result(turn)[: shared.size * x.nbytes]
-    _launch(own, out.view(unit), None, None, shared, turn, own.numel(), 0, own.numel())
+    _launch(own, out.view(unit), None, None, shared, turn, own.numel(), 0, own.numel(), False)
     return out.view(x.dtype).view(shared.size, x.numel())
 
 
@@ -136,17 +141,19 @@ def _launch(
     rows: int,
     width: int,
     each: int,
+    around: bool,
 ) -> None:
     weight, bias = (None, None) if norm is None else (norm.weight, norm.bias)
     held = power_of_two(width or CHUNK)
-    item = x.element_size()
+    item, warps = x.element_size(), min(32, max(1, held // (32 * ELEMENTS)))
+    registers = {"maxnreg": min(255, max(64, 65536 // RESIDENT // (32 * warps)))} if around else {}
     _rank_rows.launch(
         (shared.programs,), x, out, x if residual is None else residual, x if weight is None else weight, x if bias is None else bias,
         shared.memory[: shared.room].view(x.dtype), shared.flags, shared.uses, shared.addresses, 0.0 if norm is None else norm.epsilon,
         shared.rank, rows, each, shared.slot // item, (1 + turn) * shared.room // item, shared.flags_at // 4, row=width or CHUNK,
-        width=held, size=shared.size, members=power_of_two(shared.size), sums=width > 0,
+        width=held, size=shared.size, members=power_of_two(shared.size), sums=width > 0, around=around,
         normed=None if norm is None else norm.kind, weighted=weight is not None, biased=bias is not None,
-        strict=capability(x.device) >= (7, 0), num_warps=min(32, max(1, held // (32 * ELEMENTS))),
+        strict=capability(x.device) >= (7, 0), num_warps=warps, **registers,
     )  # fmt: skip
 
 
@@ -154,7 +161,7 @@ def _launch(
 def _rank_rows(
     x: Any, out: Any, residual: Any, weight: Any, bias: Any, inbox: Any, flags: Any, uses: Any, boxes: Any, epsilon: Any, rank: Any,
     rows: Any, each: Any, slot: Any, room: Any, raised_at: Any, row: constexpr, width: constexpr, size: constexpr, members: constexpr,
-    sums: constexpr, normed: constexpr, weighted: constexpr, biased: constexpr, strict: constexpr,
+    sums: constexpr, around: constexpr, normed: constexpr, weighted: constexpr, biased: constexpr, strict: constexpr,
 ) -> None:  # fmt: skip
     """Some rows of each rank. Programs wait for the same program of other ranks alone, and those that begin first end first.
 
@@ -168,7 +175,17 @@ def _rank_rows(
     source = tl.arange(0, members)
     others = (source < size) & (source != rank)
     now = tl.load(uses + program)
-    if sums:
+    if sums and around:
+        for r in range(program, each, programs):
+            # What a link carries to a rank comes from one other at a time: with one order for all, three of four would send to the first.
+            for step in tl.static_range(1, size):
+                peer = (rank + step) % size
+                there = tl.load(boxes + peer).to(tl.pointer_type(dtype)) + rank.to(tl.int64) * slot
+                first = peer * each
+                real = inside & (first + r < rows)
+                part = tl.load(x + (first + r) * row + i, mask=real, other=0)
+                tl.store(tl.multiple_of(there + r * row + i, 16), part, mask=real)
+    elif sums:
         for peer in tl.static_range(size):
             if peer != rank:
                 there = tl.load(boxes + peer).to(tl.pointer_type(dtype)) + rank.to(tl.int64) * slot
@@ -176,8 +193,12 @@ def _rank_rows(
                 for r in range(program, tl.minimum(each, rows - first), programs):
                     part = tl.load(x + (first + r) * row + i, mask=inside, other=0)
                     tl.store(tl.multiple_of(there + r * row + i, 16), part, mask=inside)
-    raised(boxes, raised_at + rank * programs + program, rank, now, size, strict)
-    until(flags + source * programs + program, others, now, strict)
+    if around:
+        announced(boxes, raised_at + rank * programs + program, rank, now, size, strict)
+        awaited(flags + source * programs + program, others, now, strict)
+    else:
+        raised(boxes, raised_at + rank * programs + program, rank, now, size, strict)
+        until(flags + source * programs + program, others, now, strict)
     if sums:
         first = rank * each
         if weighted:
@@ -207,10 +228,15 @@ def _rank_rows(
                     value = value + shift
                 value = value.to(dtype)
             tl.store(out + at, value, mask=inside)
-            for peer in tl.static_range(size):
-                if peer != rank:
-                    there = tl.load(boxes + peer).to(tl.pointer_type(dtype)) + room
+            if around:
+                for step in tl.static_range(1, size):
+                    there = tl.load(boxes + (rank + step) % size).to(tl.pointer_type(dtype)) + room
                     tl.store(tl.multiple_of(there + at, 16), value, mask=inside)
+            else:
+                for peer in tl.static_range(size):
+                    if peer != rank:
+                        there = tl.load(boxes + peer).to(tl.pointer_type(dtype)) + room
+                        tl.store(tl.multiple_of(there + at, 16), value, mask=inside)
     else:
         first = rank.to(tl.int64) * rows
         for start in range(program * row, rows, programs * row):
@@ -221,6 +247,10 @@ def _rank_rows(
                 if peer != rank:
                     there = tl.load(boxes + peer).to(tl.pointer_type(dtype)) + room
                     tl.store(there + first + start + i, part, mask=real)
-    raised(boxes, raised_at + (size + rank) * programs + program, rank, now, size, strict)
-    until(flags + (size + source) * programs + program, others, now, strict)
+    if around:
+        announced(boxes, raised_at + (size + rank) * programs + program, rank, now, size, strict)
+        awaited(flags + (size + source) * programs + program, others, now, strict)
+    else:
+        raised(boxes, raised_at + (size + rank) * programs + program, rank, now, size, strict)
+        until(flags + (size + source) * programs + program, others, now, strict)
     tl.store(uses + program, now + 1)

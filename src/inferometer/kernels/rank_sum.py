@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from inferometer.kernels.mailbox import WORD_BYTES, Mailbox, collect, numbers, post, warps, width
+from inferometer.kernels.mailbox import WORD_BYTES, Mailbox, collect, numbers, post, post_pairs, warps, width
 from inferometer.kernels.norm import NormWeights, norm_torch, standardised
 from inferometer.kernels.support import capability, constexpr, kernel, power_of_two, tl
 
@@ -49,20 +49,26 @@ def sums_rows(x: Tensor, box: Mailbox) -> bool:
     return x.dtype in DTYPES and not rest and not wide and x.is_contiguous() and x.shape[0] > 0 and box.holds(x.shape[0], words)
 
 
-def rank_sum(x: Tensor, box: Mailbox) -> Tensor:
+def pairs(x: Tensor, words: int) -> bool:
+    """Whether x goes in pairs of words, cut into so many."""
+    return words % 2 == 0 and x.nbytes % (2 * WORD_BYTES) == 0 and x.data_ptr() % (2 * WORD_BYTES) == 0
+
+
+def rank_sum(x: Tensor, box: Mailbox, *, paired: bool = False) -> Tensor:
     """x becomes its sum over the ranks, bit by bit the same on all of them: float32 sums in the order of ranks, rounded once.
 
-    x: any shape, contiguous, a whole number of words, as `sums` says.
+    x: any shape, contiguous, a whole number of words, as `sums` says. paired: in stores of 16 bytes where `pairs` lets it, to the ranks
+    behind this one first.
 
     Sends (size - 1) * x.nbytes and receives as much, at once: for small x what it takes is one way over the link.
     """
     assert sums(x, box)
     words = x.numel() * x.element_size() // WORD_BYTES
-    _launch(x, None, None, box, -(-words // CHUNK_WORDS), min(CHUNK_WORDS, words), words)
+    _launch(x, None, None, box, -(-words // CHUNK_WORDS), min(CHUNK_WORDS, words), words, paired)
     return x
 
 
-def rank_sum_add(x: Tensor, residual: Tensor, box: Mailbox, *, chunk: int = FEW_WORDS) -> Tensor:
+def rank_sum_add(x: Tensor, residual: Tensor, box: Mailbox, *, chunk: int = FEW_WORDS, paired: bool = False) -> Tensor:
     """residual becomes residual + the sum of x over the ranks, both rounded to their type, and is returned.
 
     x, residual: contiguous, of one shape and type, as `adds` says. chunk: words that a program takes, a power of two. As `rank_sum_norm`
@@ -72,7 +78,7 @@ def rank_sum_add(x: Tensor, residual: Tensor, box: Mailbox, *, chunk: int = FEW_
     assert residual.shape == x.shape
     assert residual.is_contiguous()
     words = x.numel() * x.element_size() // WORD_BYTES
-    _launch(x, residual, None, box, -(-words // chunk), min(chunk, words), words)
+    _launch(x, residual, None, box, -(-words // chunk), min(chunk, words), words, paired)
     return residual
 
 
@@ -83,7 +89,7 @@ def adds(x: Tensor, box: Mailbox, chunk: int = FEW_WORDS) -> bool:
     return x.dtype in DTYPES and not rest and x.is_contiguous() and fits
 
 
-def rank_sum_norm(x: Tensor, residual: Tensor, norm: NormWeights, box: Mailbox) -> Tensor:
+def rank_sum_norm(x: Tensor, residual: Tensor, norm: NormWeights, box: Mailbox, *, paired: bool = False) -> Tensor:
     """residual becomes residual + the sum of x over the ranks, both rounded to their type; returns the norm of that, where x was.
 
     x, residual: (tokens, hidden), contiguous, of one type, as `sums_rows` says. All ranks end with the same bits. Sends what `rank_sum`
@@ -93,11 +99,13 @@ def rank_sum_norm(x: Tensor, residual: Tensor, norm: NormWeights, box: Mailbox) 
     assert residual.shape == x.shape
     assert residual.is_contiguous()
     words = x.shape[1] * x.element_size() // WORD_BYTES
-    _launch(x, residual, norm, box, x.shape[0], words, x.shape[0] * words)
+    _launch(x, residual, norm, box, x.shape[0], words, x.shape[0] * words, paired)
     return x
 
 
-def _launch(x: Tensor, residual: Tensor | None, norm: NormWeights | None, box: Mailbox, rows: int, words: int, total: int) -> None:
+def _launch(
+    x: Tensor, residual: Tensor | None, norm: NormWeights | None, box: Mailbox, rows: int, words: int, total: int, paired: bool
+) -> None:
     members = power_of_two(box.size)
     weight = None if norm is None else norm.weight
     bias = None if norm is None else norm.bias
@@ -106,7 +114,8 @@ def _launch(x: Tensor, residual: Tensor | None, norm: NormWeights | None, box: M
         box.words, box.addresses, box.uses, 0.0 if norm is None else norm.epsilon, rows, total, box.room, box.rank, words=words,
         width=width(words), size=box.size, members=members, added=residual is not None and norm is None,
         normed=None if norm is None else norm.kind, weighted=weight is not None,
-        biased=bias is not None, relaxed=capability(x.device) >= (7, 0), num_warps=warps(words, members), **box.launch,
+        biased=bias is not None, paired=paired and pairs(x, words), relaxed=capability(x.device) >= (7, 0),
+        num_warps=warps(words, members), **box.launch,
     )  # fmt: skip
 
 
@@ -114,7 +123,7 @@ def _launch(x: Tensor, residual: Tensor | None, norm: NormWeights | None, box: M
 def _rank_sum(
     x: Any, residual: Any, weight: Any, bias: Any, mine: Any, boxes: Any, uses: Any, epsilon: Any, rows: Any, total: Any, room: Any,
     rank: Any, words: constexpr, width: constexpr, size: constexpr, members: constexpr, added: constexpr, normed: constexpr,
-    weighted: constexpr, biased: constexpr, relaxed: constexpr, early: constexpr,
+    weighted: constexpr, biased: constexpr, paired: constexpr, relaxed: constexpr, early: constexpr,
 ) -> None:  # fmt: skip
     """Some rows: all are sent before the first is waited for. Every rank gives a row to the same program.
 
@@ -135,23 +144,33 @@ def _rank_sum(
         shift = tl.load(bias + i, mask=inside, other=0).to(tl.float32)
     if early:
         tl.extra.cuda.gdc_wait()
+    # Two words end together where they go together: the compiler then knows that it may read and write both at once.
+    ends = word // 2 * 2 if paired else word
+    numbers_end = i // (2 * each) * (2 * each) if paired else i
     use = tl.load(uses + program)
     box = (program * 2 + use % 2) * size * room
     base = 0
     for row in range(program, rows, programs):
-        real = (word < words) & (row * words + word < total)
+        real = (word < words) & (row * words + ends < total)
         own = tl.load(x.to(tl.pointer_type(tl.int64)) + row * words + word, mask=real, other=0)
-        for peer in tl.static_range(size):
-            post(tl.load(boxes + peer), box + rank * room + base + word, own, real, relaxed)
+        if paired:
+            two = tl.arange(0, width // 2) * 2
+            both = (two < words) & (row * words + two < total)
+            even, odd = tl.split(tl.reshape(own, [width // 2, 2]))
+            for step in tl.static_range(size):
+                post_pairs(tl.load(boxes + (rank + 1 + step) % size), box + rank * room + base + two, even, odd, both, relaxed)
+        else:
+            for peer in tl.static_range(size):
+                post(tl.load(boxes + peer), box + rank * room + base + word, own, real, relaxed)
         base += words
     source = tl.arange(0, members)
     base = 0
     for row in range(program, rows, programs):
         at = row * (words * each) + i
-        filled = inside & (at < total * each)
+        filled = inside & (row * (words * each) + numbers_end < total * each)
         if added or normed is not None:
             before = tl.load(residual + at, mask=filled, other=0).to(tl.float32)
-        real = ((word < words) & (row * words + word < total))[:, None] & (source < size)[None, :]
+        real = ((word < words) & (row * words + ends < total))[:, None] & (source < size)[None, :]
         # Zeros with a sign change no sum.
         blank: tl.constexpr = -0x7FFFFFFF80000000 if each == 2 else -0x7FFF7FFF7FFF8000
         came = collect(mine + box + source[None, :] * room + base + word[:, None], real, blank)

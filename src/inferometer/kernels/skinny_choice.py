@@ -18,9 +18,9 @@ from inferometer.kernels.support import capability, power_of_two, processors, us
 from inferometer.model.json_file import replace_json
 from inferometer.model.store import cache_dir
 
-SCHEMA_VERSION: Final = 4
+SCHEMA_VERSION: Final = 5
 """Of 1 and 2 launches were measured alone, and there were no formats but plain ones; of 3 stages of whole rows meant something else, and
-kernels of attention beside them took longer."""
+kernels of attention beside them took longer; in 4 no launch was readied."""
 BUCKETS: Final = (1, 2, 4, 8, 16, 32)
 """Numbers of rows that are measured; what lies between two counts as the larger one."""
 DTYPES: Final = (torch.float16, torch.bfloat16)
@@ -118,6 +118,7 @@ def _entry(item: Mapping[str, Any]) -> tuple[Shape, Tiling | None]:
             or type(tiles.early) is not bool
             or type(tiles.whole) is not bool
             or type(tiles.in_bytes) is not bool
+            or type(tiles.readied) is not bool
             or tiles.programs < 0
         ):
             raise ValueError("a launch of other types")
@@ -125,7 +126,7 @@ def _entry(item: Mapping[str, Any]) -> tuple[Shape, Tiling | None]:
         least = 1 if tiles.whole else 64 if shape.weight == PLAIN else 32
         if any(size < 1 or power_of_two(size) != size for size in sizes[:3]) or tiles.block < least or tiles.warps > 32 or tiles.stages < 1:
             raise ValueError("a launch that cannot be")
-        if tiles.in_bytes and (tiles.whole or shape.weight == PLAIN or tiles.block < 128):
+        if (tiles.in_bytes or tiles.readied) and (tiles.whole or shape.weight == PLAIN or tiles.block < 128):
             raise ValueError("a launch for weights in few bits")
         if tiles.whole and shape.rows > 4:
             raise ValueError("a launch for fewer rows")

@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Final
 
 from inferometer.errors import UserError
+from inferometer.model.byte_size import gib
 from inferometer.model.placement import SLOTS, Placement, share
 
 _FORM = "weights, weights:FRACTION, pages, or weights and pages with a comma between"
@@ -44,9 +45,7 @@ class Offload:
         streamed = share(total, self.weights)
         wanted = min(streamed, share(total, self.disk or 0.0))
         if host_room_bytes is not None and streamed - wanted > host_room_bytes:
-            short = (
-                f"{(streamed - wanted) / 2**30:.2f} GiB of weights in the host's memory, which has room for {host_room_bytes / 2**30:.2f}"
-            )
+            short = f"{gib(streamed - wanted)} of weights in the host's memory, which has room for {gib(max(0, host_room_bytes))}"
             if self.disk is not None:
                 raise UserError(f"--percent puts {short}; lower the second number, or raise --host-memory")
             if not disk:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from inferometer.kernels.kv_scaled import KV_LARGEST, PageScales
+from inferometer.model.byte_size import gib
 from inferometer.model.formats import kv_scale_bytes_per_page
 from inferometer.model.spec import ModelSpec
 
@@ -101,5 +102,5 @@ def zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> T
     try:
         memory = mmap.mmap(-1, count * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
-        raise MemoryError(f"not enough memory for a KV cache of {count * dtype.itemsize / 2**30:.2f} GiB") from error
+        raise MemoryError(f"not enough memory for a KV cache of {gib(count * dtype.itemsize)}") from error
     return torch.frombuffer(memory, dtype=dtype, count=count).view(shape)

@@ -42,6 +42,9 @@ class Head(nn.Module):
         self.vocabulary = spec.vocabulary if vocabulary is None else vocabulary
         self.launches: Launches = {}
         self.product: Product | None = None
+        self.choosing_in_whole_rows = False
+        """Whether ranks choose from all logits: shares of a sum of exponentials, added up, differ in a last bit from the sum that rows
+        beside others which sample are given. For invariant numerics."""
 
     def forward(
         self,
@@ -70,6 +73,9 @@ class Head(nn.Module):
         ranks: Collective = ALONE,
     ) -> None:
         """The best token after each hidden state (rows, hidden). Logits of few rows on a GPU are never written. norm: as in `forward`."""
+        if ranks.size > 1 and self.choosing_in_whole_rows:
+            choose(self(hidden, token_table, room, few, norm, ranks), places)
+            return
         if ranks.size > 1:
             choose_among(ranks.gather(self._peaks(hidden, token_table, few, norm)), places)
             return

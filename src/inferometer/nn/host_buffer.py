@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from inferometer.errors import UserError
+from inferometer.model.byte_size import gib
 
 PORTABLE = 1
 """cudaHostRegisterPortable: pinned for every device of the process."""
@@ -28,7 +29,7 @@ class HostBuffer:
         try:
             memory = mmap.mmap(-1, max(1, size), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except OSError:
-            raise UserError(f"no {size / 2**30:.2f} GiB of host memory are left; lower --host-memory or give --disk DIR") from None
+            raise UserError(f"no {gib(size)} of host memory are left; lower --host-memory or give --disk DIR") from None
         if hasattr(mmap, "MADV_HUGEPAGE"):
             memory.madvise(mmap.MADV_HUGEPAGE)  # fewer pages to take and to pin
         self.view = memoryview(memory)
@@ -52,7 +53,7 @@ def _pin(tensor: Tensor) -> None:
     code = int(_runtime().cudaHostRegister(tensor.data_ptr(), tensor.nbytes, PORTABLE))
     if code:
         raise UserError(
-            f"the system did not pin {tensor.nbytes / 2**30:.2f} GiB of host memory (CUDA error {code}); lower --host-memory, "
+            f"the system did not pin {gib(tensor.nbytes)} of host memory (CUDA error {code}); lower --host-memory, "
             "raise the limit of locked memory (ulimit -l), or give --disk DIR"
         )
 

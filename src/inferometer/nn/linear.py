@@ -12,7 +12,7 @@ from inferometer.kernels.finish import finish_torch
 from inferometer.kernels.head_parts import HeadParts
 from inferometer.kernels.norm import NormWeights
 from inferometer.kernels.quant_choice import multiplies, quant_launch_for, quant_many
-from inferometer.kernels.quant_linear import quant_linear_triton
+from inferometer.kernels.quant_linear import quant_linear_joined, quant_linear_triton
 from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.kernels.quant_widened import widened
 from inferometer.kernels.skinny import skinny_joined, skinny_triton
@@ -71,9 +71,10 @@ class Linear(nn.Module):
         return self._norming(x) is not None
 
     def _norming(self, x: Tensor) -> Tiling | None:
+        """The launch of x if it sees whole rows, in the order of memory."""
         launch = self.launch(x) if self.product is None else None
         ordered = self.quant is not None and self.quant.order is not None
-        return None if launch is None or not launch.whole or ordered else launch
+        return None if launch is None or not (launch.whole or launch.readied) or ordered else launch
 
     def normed(self, x: Tensor, norm: NormWeights, *, activation: Activation | None = None) -> Tensor | None:
         """activation(norm(x) weight^T + bias) in one launch; None where there is none, which is for all but very few rows."""
@@ -86,13 +87,15 @@ class Linear(nn.Module):
 
     def joins(self, x: Tensor) -> bool:
         """Whether `joined` computes as many rows as x has, of this type and device."""
-        launch = self.launch(x) if self.product is None and self.quant is None else None
-        return launch is not None and launch.whole and x.shape[0] == 1
+        launch = self._norming(x) if x.shape[0] == 1 else None
+        return launch is not None and launch.whole
 
     def joined(self, parts: HeadParts, residual: Tensor) -> Tensor:
         """attention weight^T + bias + residual of a row of attention that is still in parts; only where `joins`. residual: (1, outputs)."""
-        launch = self.launch(residual)
+        launch = self._norming(residual)
         assert launch is not None
+        if self.quant is not None:
+            return quant_linear_joined(parts, self.quant, self.bias, residual, launch)
         return skinny_joined(parts, self.weight, self.bias, residual, launch)
 
     def forward(self, x: Tensor, *, activation: Activation | None = None, residual: Tensor | None = None) -> Tensor:

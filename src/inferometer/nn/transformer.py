@@ -7,20 +7,19 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from inferometer.errors import ModelError
-from inferometer.kernels.embed import Positions, Tokens, embed
 from inferometer.kernels.norm import NormWeights
 from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.kernels.token_rows import Places
 from inferometer.model.parameters import parameters
 from inferometer.model.shard import Shard
-from inferometer.model.spec import LearnedPositions, ModelSpec, Rotary
+from inferometer.model.spec import ModelSpec, Rotary
 from inferometer.nn.attention import sweep_context
 from inferometer.nn.batch import RaggedBatch
 from inferometer.nn.cache import PagedCache
 from inferometer.nn.collective import ALONE, Collective
+from inferometer.nn.embedding import Embedding
 from inferometer.nn.few_tokens import FewTokens
 from inferometer.nn.flat_layer import FlatLayer
 from inferometer.nn.formats.layout import Layouts
@@ -34,64 +33,6 @@ from inferometer.nn.rotary import RotaryEmbedding
 from inferometer.nn.segments import attention_kernels
 from inferometer.nn.stream import Stream
 from inferometer.nn.upload import upload
-
-
-class Table(nn.Module):
-    """An embedding table (entries, width); left uninitialised for the loader."""
-
-    def __init__(self, entries: int, width: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(entries, width), requires_grad=False)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """int64 (tokens,) -> (tokens, width)."""
-        return functional.embedding(ids, self.weight)
-
-
-class Embedding(nn.Module):
-    """Tokens, positions and token types summed, projected and normed as the spec says.
-
-    spec: of this rank's part. held: the tokens whose rows the table has, before those that pad it; None for all.
-    """
-
-    def __init__(self, spec: ModelSpec, held: range | None = None) -> None:
-        super().__init__()
-        self.held = held
-        self.token = Table(spec.vocabulary, spec.embedding)
-        self.projection = Linear(spec.embedding, spec.hidden, bias=False) if spec.embedding != spec.hidden else None
-        self.position: Table | None = None
-        self.offset = 0
-        if isinstance(spec.positions, LearnedPositions):
-            self.offset = spec.positions.offset
-            self.position = Table(spec.positions.count + self.offset, spec.hidden)
-        self.token_type = Table(spec.token_types, spec.hidden) if spec.token_types else None
-        self.norm = Norm(spec) if spec.embedding_norm else None
-
-    def forward(self, batch: RaggedBatch, ranks: Collective = ALONE) -> Tensor:
-        """-> (tokens, hidden). What the batch's block table has yet to hold is written too."""
-        entries = None if batch.rows is None else batch.rows.entries
-        positions = None if self.position is None else Positions(self.position.weight, batch.positions, self.offset)
-        if ranks.size == 1:
-            if self.projection is None and batch.token_types is None:
-                kind = None if self.token_type is None else self.token_type.weight[0]
-                norm = None if self.norm is None else self.norm.weights
-                return embed(batch.tokens, self.token.weight, positions, kind, norm, entries)
-            x = embed(batch.tokens, self.token.weight, entries=entries)
-        else:
-            tokens = Tokens(batch.token_ids, batch.newest, self.held)
-            if self.projection is None and self.token_type is None:
-                # Rank 0 alone adds positions, in the launch that looks tokens up: every number is then a sum of at most two.
-                x = ranks.all_reduce(embed(tokens, self.token.weight, None if ranks.rank else positions, entries=entries))
-                return x if self.norm is None else self.norm(x)
-            x = ranks.all_reduce(embed(tokens, self.token.weight, entries=entries))
-        if self.projection is not None:
-            x = self.projection(x)
-        if self.position is not None:
-            x = x + self.position(batch.positions + self.offset)
-        if self.token_type is not None:
-            kinds = batch.token_types
-            x = x + (self.token_type.weight[0] if kinds is None else self.token_type(kinds))
-        return x if self.norm is None else self.norm(x)
 
 
 class Transformer(nn.Module):
@@ -216,6 +157,7 @@ class Transformer(nn.Module):
             elif isinstance(module, Head):
                 matrix = module.matrix(self.embedding.token.weight)
                 module.product = choice.product(matrix) if len(matrix) else None
+                module.choosing_in_whole_rows = True
 
     def forward(self, batch: RaggedBatch, cache: PagedCache | None = None, logits: Literal["last", "all"] = "last") -> Tensor:
         """Logits after each sequence's last token (sequences, vocabulary), or after every token (tokens, vocabulary)."""

@@ -14,6 +14,13 @@ from inferometer.errors import UserError
 SEEDS = 2**64
 
 
+class ParameterError(UserError):
+    """A value that a parameter may not have. rule: the message without the value, which is told as Python writes it; value: that."""
+
+    rule = ""
+    value: object = None
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How to continue one prompt.
@@ -155,8 +162,10 @@ def _items(name: str, value: object, allowed: str) -> tuple[Any, ...]:
     return tuple(value)
 
 
-def _refusal(name: str, value: object, allowed: str) -> UserError:
-    return UserError(f"{name} must be {allowed}, not {_shown(value)}")
+def _refusal(name: str, value: object, allowed: str) -> ParameterError:
+    error = ParameterError(f"{name} must be {allowed}, not {_shown(value)}")
+    error.rule, error.value = f"{name} must be {allowed}", value
+    return error
 
 
 def _shown(value: object) -> str:

@@ -112,7 +112,7 @@ FLAGS: Sequence[Flag] = (
     Flag("gpu_memory", "most memory to take on the device, in GiB", _real, "GIB"),
     Flag("offload", "share of the layers' weights that comes from the host with every step", metavar="weights[:FRACTION]"),
     Flag("host_memory", "most host memory for these weights, in GiB (default: what is free)", _real, "GIB"),
-    Flag("disk", "folder for the weights that the host's memory has no room for", metavar="DIR"),
+    Flag("disk", "folder for the weights that the host's memory has no room for; made, with all above it, if missing", metavar="DIR"),
     Flag("seed", "of dummy weights and of requests that bring none (default: 0)", _whole, "N"),
     Flag("validation_workers", "threads that tokenise (default: 2)", _whole, "N"),
     Flag("max_top_n_tokens", "largest top_n_tokens of a request (default: 20)", _whole, "N"),

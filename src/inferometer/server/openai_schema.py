@@ -70,15 +70,23 @@ def _messages(value: Any) -> tuple[Mapping[str, Any], ...]:
         raise ValueError("must be a list of at least one message")
     for place, message in enumerate(value):
         if not isinstance(message, dict):
-            raise ValueError(f"must hold objects with role and content (number {place} is none)")
+            raise ValueError(f"must hold objects with role and content, and number {place} is {_kind(message)}")
         role, content = message.get("role"), message.get("content")
         if not isinstance(role, str) or not role:
-            raise ValueError(f"must hold objects with a role, which is a text (number {place} has none)")
+            raise ValueError(f"must hold objects with a role, which is a text; that of number {place} is {_kind(role)}")
         if content is None and not message.get("tool_calls"):
-            raise ValueError(f"must hold objects with content (number {place} has none)")
+            raise ValueError(f"must hold objects with content; that of number {place} is null or missing")
         if content is not None and not _is_content(content):
-            raise ValueError(f"must have a text or a list of parts as content (number {place} has not)")
+            raise ValueError(f"must have a text or a list of parts with their type as content; that of number {place} is another")
     return tuple(value)
+
+
+def _kind(value: Any) -> str:
+    """What a value that was refused is, in JSON's words."""
+    if value is None:
+        return "null or missing"
+    names = {bool: "true or false", int: "a number", float: "a number", str: "an empty text" if not value else "a text", list: "a list"}
+    return names.get(type(value), "an object")
 
 
 def _is_content(value: Any) -> bool:

@@ -86,6 +86,31 @@ def test_every_batch_has_a_workspace_of_its_own(tmp_path: Path, asked: list[dict
     backend.close()
 
 
+def test_a_second_model_s_layers_are_counted_from_the_first(
+    tmp_path: Path, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Attention:
+        num_layers = 24
+        _qkv_buffers = (1, 2)
+
+    class Transformer:
+        layer_id = 24
+        workspace = "of the model that is gone"
+
+    ds_transformer = SimpleNamespace(DeepSpeedTransformerInference=Transformer)
+    monkeypatch.setitem(sys.modules, "deepspeed.model_implementations.transformers.ds_transformer", ds_transformer)
+    ds_attention = SimpleNamespace(DeepSpeedSelfAttention=Attention)
+    monkeypatch.setitem(sys.modules, "deepspeed.ops.transformer.inference.ds_attention", ds_attention)
+    description = describe(str(tiny_model(tmp_path, "bloom")), config_only=True)
+    source = open_source(description, weights="dummy")
+    backend = DeepSpeedBackend(description.config, description.spec, source, torch.device("cpu"), torch.float32)
+    assert Transformer.layer_id == 24  # on the CPU its layers are not used
+    monkeypatch.setattr(DeepSpeedBackend, "_takes_kernels", staticmethod(lambda spec, device: True))
+    backend = DeepSpeedBackend(description.config, description.spec, source, torch.device("cpu"), torch.float32)
+    assert backend.injected
+    assert (Transformer.layer_id, Transformer.workspace, Attention.num_layers, list(Attention._qkv_buffers)) == (0, None, 0, [])
+
+
 def test_pasts_come_back_with_every_step_and_the_mask_covers_them() -> None:
     seen: list[tuple[list[int], Any, int]] = []
 

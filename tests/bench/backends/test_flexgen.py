@@ -25,6 +25,7 @@ from inferometer.nn.load import open_source
 from inferometer.schedule.sampling import SamplingParams
 from tiny_models import CONFIGS, tiny_model
 
+CPU = torch.device("cpu")
 PLAIN = {"ffn_dim": 128, "word_embed_proj_dim": 32, "do_layer_norm_before": True}
 
 
@@ -47,8 +48,22 @@ def described(tmp_path: Path) -> ModelDescription:
 
 def opened(tmp_path: Path, group: int | None = None) -> tuple[FlexGenBackend, ModelDescription]:
     description = described(tmp_path)
-    write_arrays(open_source(description, weights="dummy"), description.spec, tmp_path / "arrays" / f"{description.spec.name}-np")
-    return FlexGenBackend(description.spec, str(tmp_path / "arrays"), torch.device("cpu"), group), description
+    write_arrays(open_source(description, weights="dummy"), description.spec, tmp_path / "arrays" / f"{description.spec.name}-np", CPU)
+    return FlexGenBackend(description.spec, str(tmp_path / "arrays"), CPU, group), description
+
+
+def test_weights_are_read_where_they_are_to_run(tmp_path: Path) -> None:
+    description = described(tmp_path)
+    source, devices = open_source(description, weights="dummy"), []
+    read = source.read
+
+    def reading(name: str, device: torch.device | str, dtype: torch.dtype) -> torch.Tensor:
+        devices.append(device)
+        return read(name, "cpu", dtype)
+
+    source.read = reading  # type: ignore[method-assign]
+    write_arrays(source, description.spec, tmp_path / "arrays", torch.device("cuda", 1))
+    assert set(devices) == {torch.device("cuda", 1)}
 
 
 @pytest.mark.parametrize("group", [None, 2])
@@ -127,6 +142,35 @@ def test_a_failure_within_its_loop_is_raised_and_the_next_batch_runs(tmp_path: P
     backend.abandon()
     backend.generate(prompts, params)
     assert [len(row) for row in backend.finish()] == [3, 3]
+    backend.close()
+
+
+def test_a_failure_in_a_check_leaves_the_next_one_able_to_run(tmp_path: Path, package: Package) -> None:
+    backend, _ = opened(tmp_path)
+    prompts = random_prompts(0, 2, 5, 300)
+    embed = backend._compute.opt_output_embed
+
+    def fail(*arguments: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    backend._compute.opt_output_embed = fail
+    with pytest.raises(torch.OutOfMemoryError):
+        backend.logits(prompts, last_only=True)
+    backend._compute.opt_output_embed = embed
+    assert backend.logits(prompts, last_only=True).shape == (2, 1, 300)
+    backend.close()
+
+
+def test_logits_of_the_last_position_are_made_alone(tmp_path: Path, package: Package) -> None:
+    backend, _ = opened(tmp_path)
+    prompts = random_prompts(0, 3, 7, 300)
+    everywhere, last = (backend.logits(prompts, last_only=each) for each in (False, True))
+    assert (everywhere.shape, last.shape) == ((3, 7, 300), (3, 1, 300))
+    torch.testing.assert_close(last, everywhere[:, -1:])
+    with backend._watched(last_only=True) as seen:
+        backend.prepare(3, 9)
+        backend.generate(prompts, SamplingParams(max_new_tokens=2, ignore_eos=True))
+    assert [tuple(each.shape) for each in seen] == [(3, 1, 300)] * 2
     backend.close()
 
 

@@ -151,6 +151,17 @@ def test_a_sum_done_beforehand_leaves_the_process_as_it_was() -> None:
     assert len(shop.made) == 1
 
 
+@pytest.mark.parametrize(("words", "processes"), [("AcceleratorError: CUDA error: an illegal memory access", 2), ("ValueError: x", 1)])
+def test_a_process_whose_device_keeps_an_error_is_replaced(words: str, processes: int) -> None:
+    def outcome(case: Any, others: int) -> str:
+        return f"error: {words}" if case.batch_size == 1 else "ok"
+
+    columns = '[[part.columns]]\nname = "a"\nbackend = "native"\n'
+    records, shop = conduct(plans_of(study("[1, 2]", columns=columns)), Workshop(outcome))
+    assert ends(records) == [("a", 1, "error"), ("a", 2, "ok")]
+    assert len(shop.made) == processes
+
+
 @pytest.mark.parametrize("status", ["timeout", "error", "oom"])
 def test_a_process_that_ends_is_replaced_and_the_others_go_on(status: Any) -> None:
     def outcome(case: Case, others: int) -> str | Exception:

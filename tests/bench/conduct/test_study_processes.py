@@ -110,7 +110,7 @@ def test_every_way_to_end(shell: Shell) -> None:
         1: ("ok", "None"),
         2: ("error", "RuntimeError: it broke"),
         3: ("error", "the process was ended by SIGSEGV, while it ran; its last words: one last word"),
-        4: ("timeout", "no end within 3 s (as the study says), while it ran"),
+        4: ("timeout", "no end within 3 s (as asked), while it ran"),
         5: ("ok", "None"),
         6: ("oom", "RuntimeError: [enforce fail at alloc_cpu.cpp"),
     }

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from inferometer.bench.machine import calibrate as module
-from inferometer.bench.machine.calibrate import Plan, calibrate, default_plan
+from inferometer.bench.machine import microbenchmarks as module
+from inferometer.bench.machine.calibrate import calibrate
+from inferometer.bench.machine.calibration_plan import Plan, default_plan
+from inferometer.bench.machine.microbenchmarks import Microbenchmarks
 from inferometer.errors import UserError
 from inferometer.hardware.calibration import Calibration
 from inferometer.hardware.host import Host
@@ -46,12 +48,12 @@ def test_the_setting_of_float32_products_is_left_as_it_was() -> None:
 
 def fixed_clock(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Every call takes `seconds`, whatever it does."""
-    monkeypatch.setattr(module._Bench, "_sample", lambda self, run, inner: seconds)
+    monkeypatch.setattr(Microbenchmarks, "_sample", lambda self, run, inner: seconds)
 
 
 def test_bytes_are_counted_as_they_move(monkeypatch: pytest.MonkeyPatch) -> None:
     fixed_clock(monkeypatch, 0.5)
-    bench = module._Bench(torch.device("cpu"), TINY)
+    bench = Microbenchmarks(torch.device("cpu"), TINY)
     assert bench.copy() == 2 * TINY.buffer_bytes / 0.5
     assert bench.read() == TINY.buffer_bytes / 0.5
     assert bench.matmul("float32", 100.0) == 2 * 32**3 / 0.5
@@ -59,7 +61,7 @@ def test_bytes_are_counted_as_they_move(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_sizes_that_do_not_fit_the_time_are_left_out_and_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     fixed_clock(monkeypatch, 0.5)
-    bench = module._Bench(torch.device("cpu"), TINY)
+    bench = Microbenchmarks(torch.device("cpu"), TINY)
     assert bench.matmul("float32", 1.0) == 2 * 16**3 / 0.5
     assert bench.notes == ["matmul float32: edges from 32 left out, they do not fit the time"]
 
@@ -76,8 +78,8 @@ def test_a_type_that_the_device_refuses_is_noted_and_left_out(monkeypatch: pytes
 
 def test_the_median_of_the_samples_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     samples = iter([0.3, 0.1, 0.2])
-    monkeypatch.setattr(module._Bench, "_sample", lambda self, run, inner: next(samples))
-    assert module._Bench(torch.device("cpu"), TINY)._seconds("x", lambda: None, 10.0) == 0.2
+    monkeypatch.setattr(Microbenchmarks, "_sample", lambda self, run, inner: next(samples))
+    assert Microbenchmarks(torch.device("cpu"), TINY)._seconds("x", lambda: None, 10.0) == 0.2
 
 
 def test_short_calls_are_repeated_inside_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,8 +89,8 @@ def test_short_calls_are_repeated_inside_a_sample(monkeypatch: pytest.MonkeyPatc
         inners.append(inner)
         return 1e-5
 
-    monkeypatch.setattr(module._Bench, "_sample", sample)
-    module._Bench(torch.device("cpu"), TINY)._seconds("x", lambda: None, 1.0)
+    monkeypatch.setattr(Microbenchmarks, "_sample", sample)
+    Microbenchmarks(torch.device("cpu"), TINY)._seconds("x", lambda: None, 1.0)
     assert inners[0] == 1
     assert set(inners[1:]) == {200}
     assert len(inners) == 1 + TINY.repeats

@@ -47,7 +47,7 @@ def test_an_offloaded_case_is_measured(tmp_path: Path, capsys: pytest.CaptureFix
     assert record.sizes["cache"] == 6 * 25 * 2 * 2 * 16 * 4
     assert record.sizes["hidden"] == 6 * 25 * 32 * 4
     assert "from the host" in shown
-    assert "cache 0.000 GiB" in shown
+    assert "cache 37.5 KiB" in shown
     assert "| Host Memory" in shown
 
 

@@ -118,6 +118,16 @@ def test_a_cap_on_memory_is_the_case_s_and_kept_for_every_backend() -> None:
     assert hf.refusal is None
 
 
+@pytest.mark.parametrize("model", ["opt-1.3b", "no-such-model"])
+def test_where_weights_lie_is_the_case_that_bench_would_have(model: str) -> None:
+    more = 'percent = "30, 50 100 0 100 0"\ndisk = "/tmp/weights"\nhost_memory = 1.5'
+    (question,) = asked(more, columns=f'[[part.columns]]\nname = "one"\nmodel = "{model}"\n')
+    case, request = question.case, question.request
+    assert (request.percent, request.disk, request.host_memory) == ((30, 50, 100, 0, 100, 0), "/tmp/weights", 1.5)
+    assert (case.percent, case.disk, case.host_memory_limit) == ("30 50 100 0 100 0", True, int(1.5 * GIB))
+    assert question.refusal is None or model in question.refusal
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [
@@ -215,7 +225,14 @@ def test_a_forecast_of_a_case() -> None:
     assert found.run_s is not None
     assert found.seconds is not None
     assert 0.1 < found.run_s < 10
-    assert found.seconds > found.run_s * (question.request.runs + question.request.warmups)
+    runs = question.request.runs + question.request.warmups
+    # The check runs few of the steps, and energy each phase for two seconds.
+    assert found.run_s * runs < found.seconds - 2 * 2.0 < found.run_s * (runs + 4)
+    (long,) = asked("sequence_length = 100\ndecode_length = 400\nenergy = false")
+    longer = forecast(long)
+    assert longer.run_s is not None
+    assert longer.seconds is not None
+    assert longer.run_s * runs < longer.seconds < longer.run_s * (runs + 0.3)
     assert found.peak_bytes is not None
     assert found.least_bytes is not None
     assert 2 * 1.3e9 < found.least_bytes < found.peak_bytes < found.capacity_bytes  # type: ignore[operator]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from inferometer.bench.records.failures import CacheTooSmallError, evidence_of, status_of
+from inferometer.bench.records.failures import CacheTooSmallError, breaks_device, evidence_of, status_of
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,17 @@ def test_evidence_is_one_line_of_limited_length() -> None:
     assert evidence_of(ValueError("a\n  b")) == "ValueError: a b"
     assert evidence_of(MemoryError()) == "MemoryError"
     assert len(evidence_of(ValueError("x" * 10_000))) <= 400
+
+
+@pytest.mark.parametrize(
+    ("evidence", "broken"),
+    [
+        ("AcceleratorError: CUDA error: an illegal memory access was encountered", True),
+        ("RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx`", True),
+        ("RuntimeError: Triton Error [CUDA]: device-side assert triggered", True),
+        ("RuntimeError: shape '[2, 3]' is invalid for input of size 5", False),
+        ("the correctness check failed: cached decode tokens against hf: error 0.3, tolerance 0.01", False),
+    ],
+)
+def test_what_a_device_keeps_is_told_apart(evidence: str, broken: bool) -> None:
+    assert breaks_device(evidence) == broken

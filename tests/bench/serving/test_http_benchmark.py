@@ -14,6 +14,8 @@ from scripted_server import ScriptedServer, answer, stream
 from inferometer.bench.backends.request import BenchRequest
 from inferometer.bench.records.record import Record
 from inferometer.bench.serving.http_benchmark import http_benchmark
+from inferometer.bench.study.cell import template_of
+from inferometer.bench.study.figure import STATISTICS, find_figure, measured, statistic
 from inferometer.cli.main import main
 from inferometer.errors import UserError
 from tiny_models import tiny_model
@@ -57,6 +59,20 @@ def test_our_own_server_in_both_apis(server: RunningServer, api: str, tokenizer:
         if record.api == "openai":
             assert found["prompt_tokens"] == {"mean": 16, "min": 16, "max": 16}
     assert len({r.case_id for r in records}) == 2
+
+
+def test_its_figures_are_those_of_a_study_s_cells(server: RunningServer) -> None:
+    (record,) = run(server.url, batch_sizes=(2,))
+    found = record.serving
+    assert found is not None
+    for name, key in (("ttft_ms", "ttft"), ("itl_ms", "itl"), ("tpot_ms", "tpot"), ("e2e_ms", "e2e")):
+        for each in STATISTICS:
+            assert statistic(record, find_figure(name), each) == found[key][each]
+    for name, key in (("throughput", "output_tok_s"), ("requests_s", "requests_s"), ("goodput", "goodput"), ("failed", "failed")):
+        assert statistic(record, find_figure(name), "mean") == found[key]
+        assert statistic(record, find_figure(name), "p99") is None
+    assert find_figure("ms_per_token").of(measured(record)) == pytest.approx(1e3 / found["output_tok_s"])
+    assert template_of("{e2e_ms.p99:.0f} of {failed:.0f}").text((12.3, 0.0)) == "12 of 0"
 
 
 def test_a_rate_instead_of_a_number_at_a_time(server: RunningServer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from contextlib import suppress
 from itertools import product
@@ -174,6 +175,34 @@ def test_what_a_scale_replaces_must_go_with_what_it_leaves() -> None:
 
 
 @pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ('kv_dtype = ""', "kv_dtype must be a string that is not empty"),
+        ('weights = "dumy"', "weights must be one of auto, dummy, not 'dumy'"),
+        ('dtype = "float12"', "dtype must be one of auto, float32, float16, bfloat16, fp32, fp16, bf16, not 'float12'"),
+        ('admission = "zigzg"', "admission must be one of continuous, zigzag, diagonal, row, not 'zigzg'"),
+        ('api = "grpc"', "api must be one of auto, tgi, openai, not 'grpc'"),
+        ('device = "cudo"', "device must be auto, cpu, cuda or cuda:N, not 'cudo'"),
+        ('offload = "weight"', "offload weight: weights, weights:FRACTION, pages"),
+        ('percent = "50 x"', "percent 50 x: six whole numbers"),
+        ("percent = [50, 50]", "percent must be a string"),
+        ("disk = true", "disk must be a string"),
+        ("host_memory = 0", "host_memory must be above 0, not 0"),
+        ("temperature = -1", "temperature must be a finite number of at least 0, not -1"),
+        ("top_p = 1.5", "top_p must be a number above 0 and at most 1, not 1.5"),
+        ("host_memory_limit = 5", "host_memory_limit is no setting of a case"),
+    ],
+)
+def test_a_value_that_no_stack_takes_is_told_with_its_line(setting: str, words: str) -> None:
+    name = setting.partition(" ")[0]
+    text = "".join(line for line in STUDY.splitlines(keepends=True) if not line.startswith(f"{name} ="))
+    text = text.replace("runs = 2\n", f"runs = 2\n{setting}\n")
+    line = text.splitlines().index(setting) + 1
+    with pytest.raises(UserError, match=f"^mine.toml, line {line}: fixed.{name}: {re.escape(words)}"):
+        study_file(text)
+
+
+@pytest.mark.parametrize(
     ("text", "words"), [("title = ", "not valid TOML"), ("a = " + "[" * 5000, "not valid TOML"), ("", "title is missing")]
 )
 def test_what_is_no_study_at_all(text: str, words: str) -> None:
@@ -193,6 +222,8 @@ def test_a_table_that_is_wrong_is_told_with_its_line() -> None:
     table = '\n[[table]]\npart = "sweep"\ntitle = "T"\nrows = "batch_size"\ncolumns = "column"\ncell = "throughput"\n'
     assert len(study_file(STUDY + table).study().tables) == 1
     for old, new, words in (
+        ('cell = "throughput"', 'cell = "{a\\n b}"', "line 43: table.1..cell: cell: {a b} is not {.source..figure"),
+        ('part = "sweep"', 'part = "sw\\nep"', "line 39: table.1..part: sw ep is no part of the study"),
         ('cell = "throughput"', 'cell = "thruput"', "line 43: table.1..cell: cell: 'thruput' is no figure"),
         ('part = "sweep"', 'part = "swep"', "line 39: table.1..part: swep is no part of the study"),
         ('columns = "column"\n', "", "line 38: table.1.: columns is missing"),
@@ -212,7 +243,7 @@ def test_a_setting_is_offered_even_where_it_does_not_fit(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("backend-swep", "no study 'backend-swep'; did you mean backend-sweep?"),
+        ("backend-swep", r"no study 'backend-swep'; did you mean backend-sweep\? \(one of your own is named by its file"),
         ("nothing/like.toml", "nothing/like.toml: No such file"),
     ],
 )

@@ -95,13 +95,23 @@ def test_two_cases_in_one_cell_are_not_one_figure() -> None:
     study = study_of(SWEEP + TABLE)
     made = document(study, [ran("new", prefill=[1.0], token=[1.0], sequence_length=size) for size in (8, 16)])
     assert cells(made, "| batch_size") == [["1", "several [1]"]]
-    assert "2 cases fall into one cell" in made
+    assert "2 cases fall into one cell: name in rows, columns or where what tells them apart, which is sequence_length (" in made
 
 
 def test_a_table_without_records_is_named_and_not_shown() -> None:
     made = document(study_of(SWEEP + TABLE), [])
     assert "## Tables without records\n\n- Throughput (tokens/sec | msec/token)" in made
     assert "| batch_size" not in made
+
+
+def test_tables_that_a_setting_splits_are_named_once_with_the_values_asked_for() -> None:
+    split = TABLE.replace(
+        'title = "Throughput (tokens/sec | msec/token)"',
+        'each = ["batch_size", "column", "device_name"]\ntitle = "{column} of {batch_size} on {device_name}"',
+    )
+    made = document(study_of(SWEEP + split + split), [])
+    assert made.count("{") == 0
+    assert made.count("- old / new of 1 / 2 / 4 on ...") == 1
 
 
 RATIO = """

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from report_records import UNSET, made
 
 from inferometer.bench.records.record import Bound, Checked, Predicted
-from inferometer.report.tables.benchmark import comparison_table, document, latency_table, notes, parameter_table, throughput_table
+from inferometer.report.tables.benchmark import comparison_table, document, latency_table, parameter_table, throughput_table
+from inferometer.report.tables.benchmark_notes import notes
 
 
 def cells(table: str) -> list[list[str]]:

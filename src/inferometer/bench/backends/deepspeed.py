@@ -39,9 +39,11 @@ class DeepSpeedBackend(HFBackend):
     ) -> None:
         super().__init__(config, spec, source, device, dtype)
         library: Any = import_module("deepspeed")
-        self.injected = device.type == "cuda" and spec.family in _INJECTED
+        self.injected = self._takes_kernels(spec, device)
         # The longest sequence that the workspace has places for; it divides what the device has left.
         places = spec.context_limit or _PLACES
+        if self.injected:
+            _number_layers_anew()
         self._engine = library.init_inference(
             self._model,
             tensor_parallel={"tp_size": 1},
@@ -52,6 +54,10 @@ class DeepSpeedBackend(HFBackend):
         self._model = self._engine.module
         how = "kernel injection" if self.injected else "no kernel injection"
         self.stack_version = f"{library.__version__} {how}, transformers {self.stack_version}"
+
+    @staticmethod
+    def _takes_kernels(spec: ModelSpec, device: torch.device) -> bool:
+        return device.type == "cuda" and spec.family in _INJECTED
 
     def prepare(self, rows: int, tokens: int) -> None:
         """Has the next batch make a workspace of its size."""
@@ -82,6 +88,14 @@ class DeepSpeedBackend(HFBackend):
                 if workspace is not None and not module._should_allocate_workspace:
                     workspace.release_workspace()
                 module._should_allocate_workspace = True
+
+
+def _number_layers_anew() -> None:
+    """DeepSpeed counts the layers of a process, and the first makes the workspace of all: those of a model that is gone count no more."""
+    layer: Any = import_module("deepspeed.model_implementations.transformers.ds_transformer").DeepSpeedTransformerInference
+    attention: Any = import_module("deepspeed.ops.transformer.inference.ds_attention").DeepSpeedSelfAttention
+    layer.layer_id, layer.workspace = 0, None
+    attention.num_layers, attention._qkv_buffers = 0, []
 
 
 class PastBatch(Batch):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ def open_backend(opening: Opening) -> FlexGenBackend:
     group = order.group_size if isinstance(order, Zigzag) else None
     with opening.source() as (source, spec), tempfile.TemporaryDirectory() as folder:
         check_model(spec)
-        write_arrays(source, spec, Path(folder) / f"{spec.name}-np")
+        write_arrays(source, spec, Path(folder) / f"{spec.name}-np", opening.device)
         return FlexGenBackend(spec, folder, opening.device, group)
 
 
@@ -47,10 +47,13 @@ def check_model(spec: ModelSpec) -> None:
         raise UserError(f"--backend flexgen runs OPT with norms before the maps and no projected embedding, which {spec.name} is not")
 
 
-def write_arrays(source: CheckpointSource, spec: ModelSpec, folder: Path) -> None:
-    """Every tensor as a float16 array in a file of its name, without an ending: the package's format."""
+def write_arrays(source: CheckpointSource, spec: ModelSpec, folder: Path, device: torch.device) -> None:
+    """Every tensor as a float16 array in a file of its name, without an ending: the package's format.
+
+    They are read to `device`, as random ones are others on another kind of device.
+    """
     folder.mkdir(parents=True)
-    for name, tensor in hf_state(source, spec, family(spec.family), dtype=torch.float16):
+    for name, tensor in hf_state(source, spec, family(spec.family), device=device, dtype=torch.float16):
         # The norm behind the last layer has another name there, as in the checkpoints of its time.
         told = name.removeprefix("model.").replace("decoder.final_layer_norm", "decoder.layer_norm")
         with (folder / told).open("wb") as file:
@@ -147,20 +150,19 @@ class FlexGenBackend:
 
     def logits(self, prompts: Prompts, *, last_only: bool) -> Tensor:
         """Of the prompts, from the hidden states that its head is given; a few rows at a time are one group."""
-        with self._watched() as seen:
+        with self._watched(last_only=last_only) as seen:
             self._run_apart(prompts, 1)
-        scores = torch.cat(seen)
-        return scores[:, -1:] if last_only else scores
+        return torch.cat(seen)
 
     def continuation(self, prompts: Prompts, steps: int) -> Continuation:
         """Greedy, through its caches and in the groups that are timed."""
         if self._sizes[0] * self._sizes[1] != len(prompts):
             self.prepare(len(prompts), len(prompts[0]) + steps)
-        with self._watched() as seen:
+        with self._watched(last_only=True) as seen:
             self.generate(prompts, SamplingParams(max_new_tokens=steps, ignore_eos=True))
         tokens = self.finish()
         groups = self._sizes[1]
-        rows = [torch.cat(seen[step * groups : (step + 1) * groups])[:, -1].log_softmax(1) for step in range(steps)]
+        rows = [torch.cat(seen[step * groups : (step + 1) * groups])[:, 0].log_softmax(1) for step in range(steps)]
         chosen = [scores.gather(1, torch.tensor(tokens, device=scores.device)[:, [step]]) for step, scores in enumerate(rows)]
         return Continuation(tuple(map(tuple, tokens)), tuple(map(tuple, torch.cat(chosen, 1).tolist())))
 
@@ -176,8 +178,9 @@ class FlexGenBackend:
         setattr(self._package, "timers", self._timers)  # noqa: B010
 
     def _generate(self, prompts: Prompts, new_tokens: int) -> None:
-        # No token of a prompt is padding.
-        self._model.generate(np.array(prompts, dtype=np.int64), max_new_tokens=new_tokens)
+        # It copies and waits on the current device, which is each thread's own. No token of a prompt is padding.
+        with self._on_device():
+            self._model.generate(np.array(prompts, dtype=np.int64), max_new_tokens=new_tokens)
 
     def _run_apart(self, prompts: Prompts, new_tokens: int) -> None:
         """With a model of one group, besides the one that batches were prepared for."""
@@ -216,23 +219,30 @@ class FlexGenBackend:
             name=spec.name, num_hidden_layers=spec.layers, max_seq_len=spec.context_limit, hidden_size=spec.hidden, n_head=spec.heads,
             input_dim=spec.hidden, ffn_embed_dim=4 * spec.hidden, vocab_size=spec.vocabulary, pad_token_id=-1,
         )  # fmt: skip
-        self._model = SharedWeights(config, self._environment, self._folder, policy)
+        with self._on_device():
+            self._model = SharedWeights(config, self._environment, self._folder, policy)
         self._weights = self._model.weight_home
         self._sizes = (group, groups)
 
     def _timer(self, name: str) -> Any:
-        """Its loop calls a timer before and after each token; that is where ours comes in."""
+        """Its loop calls a timer before and after each token; that is where ours comes in. Its own refuse to start after a failed run."""
         gate = self._gate
-        return gate if gate is not None and gate.runs_here else self._timers(name)
+        return gate if gate is not None and gate.runs_here else _Untimed
+
+    def _on_device(self) -> AbstractContextManager[Any]:
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
     @contextmanager
-    def _watched(self) -> Iterator[list[Tensor]]:
-        """While it lasts, the float32 logits of every call of its head, from the hidden states that the head is given."""
+    def _watched(self, *, last_only: bool) -> Iterator[list[Tensor]]:
+        """While it lasts, the float32 logits of every call of its head, from the hidden states that the head is given: at all positions of
+        each call or at the last, without which those of a large batch would take more memory than the batch.
+        """
         seen: list[Tensor] = []
         theirs = self._compute.opt_output_embed
 
         def watching(inputs: Any, norm: Any, bias: Any, head: Any, *rest: Any) -> Any:
-            hidden = functional.layer_norm(inputs.data, inputs.data.shape[-1:], norm.data, bias.data)
+            fed = inputs.data[:, -1:] if last_only else inputs.data
+            hidden = functional.layer_norm(fed, fed.shape[-1:], norm.data, bias.data)
             seen.append(functional.linear(hidden, head.data).float())
             return theirs(inputs, norm, bias, head, *rest)
 
@@ -241,6 +251,18 @@ class FlexGenBackend:
             yield seen
         finally:
             self._compute.opt_output_embed = theirs
+
+
+class _Untimed:
+    """In place of a timer where nobody times."""
+
+    @staticmethod
+    def start() -> None:
+        """Begins nothing."""
+
+    @staticmethod
+    def stop() -> None:
+        """Ends nothing."""
 
 
 def _tensors(held: Any) -> Iterator[Any]:

@@ -3,8 +3,8 @@
 The rules. Cases of a row whose forecasts fit into 0.9 of the device's memory together are under way together: their models are loaded, then
 each runs half of its runs, then in the opposite order the other half, so that drift meets all alike. Other cases run by themselves. Before
 cases run, other processes keep their models only if those fit beside them as well, and else drop them; a case that ends oom although
-others held memory is tried once more when none does. A process is replaced after a time-out, a crash, or an oom of the allocator, and ends
-when no case is left for it.
+others held memory is tried once more when none does. A process is replaced after a time-out, a crash, an oom of the allocator or an error
+that its device keeps, and ends when no case is left for it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from inferometer.bench.conduct.turn import Turn
 from inferometer.bench.conduct.unrun import unrun
 from inferometer.bench.conduct.worker_process import WorkerEndedError, WorkerProcess
 from inferometer.bench.plan.plan import Planned
-from inferometer.bench.records.failures import refused
+from inferometer.bench.records.failures import breaks_device, refused
 from inferometer.bench.records.record import Record
 from inferometer.bench.records.session import Session, bare_environment
 from inferometer.estimate.memory import GPU_CONTEXT_BYTES
@@ -154,7 +154,9 @@ class Conductor:
         """The record of a turn that is over; its process ends if it is of no more use."""
         record = turn.record
         assert record is not None, "a turn that is over has a record"
-        if turn.ended or (record.status == "oom" and not refused(record.evidence or "")):
+        evidence = record.evidence or ""
+        broken = record.status == "error" and breaks_device(evidence)
+        if turn.ended or broken or (record.status == "oom" and not refused(evidence)):
             self._drop(self._process(turn.planned))
         return record
 

@@ -63,5 +63,5 @@ class Turn:
     def _evidence(self, error: WorkerEndedError) -> str:
         if error.status != "timeout":
             return error.evidence
-        whose = "from its forecast" if self.planned.question.timeout_s is None else "as the study says"
+        whose = "from its forecast" if self.planned.question.timeout_s is None else "as asked"
         return f"no end within {self.planned.limit_s:g} s ({whose}), {error.evidence}"

@@ -11,8 +11,9 @@ from inferometer.bench.prediction.priced import estimator_arguments, reads_disk
 from inferometer.errors import UserError
 from inferometer.estimate.estimate import Estimate, estimate
 
-# A case is checked with one forward pass or two and a few steps beside its own work.
-_CHECK_RUNS: Final = 2
+# A case is checked with one forward pass or two and a few steps beside its own work, which is at most as much as two runs of it.
+_CHECK_FORWARDS: Final = 2
+_CHECK_STEPS: Final = 4
 # What a first run compiles is not in the forecast.
 _LEAST_LIMIT_S: Final = 240.0
 _LIMIT_FACTOR: Final = 20.0
@@ -89,17 +90,23 @@ def forecast(question: Question) -> Forecast:
         return Forecast(peak_bytes=found.memory.device_bytes, weight_bytes=found.memory.weights, capacity_bytes=capacity)
     run_s = (found.forward_ms if case.forward_only else found.total_ms or 0.0) or 0.0
     run_s /= 1e3
-    runs = question.request.runs + question.request.warmups + _CHECK_RUNS
+    runs = question.request.runs + question.request.warmups
     phases = 0 if place.kind == "cpu" or not question.request.energy else 1 if case.forward_only else 2
     return Forecast(
         run_s=run_s,
-        seconds=runs * run_s + phases * (_ENERGY_S + run_s),
+        seconds=runs * run_s + _check_s(found, run_s) + phases * (_ENERGY_S + run_s),
         peak_bytes=found.memory.device_bytes,
         least_bytes=_least_bytes(found),
         weight_bytes=found.memory.weights,
         largest_batch=found.fit.largest_batch,
         capacity_bytes=capacity,
     )
+
+
+def _check_s(found: Estimate, run_s: float) -> float:
+    if found.prefill_ms is None or found.decode_token_ms is None:
+        return _CHECK_FORWARDS * run_s
+    return min(_CHECK_FORWARDS * run_s, (_CHECK_FORWARDS * found.prefill_ms + _CHECK_STEPS * found.decode_token_ms) / 1e3)
 
 
 def _least_bytes(found: Estimate) -> int:

@@ -88,6 +88,8 @@ def _request(cell: Cell, settings: Settings) -> BenchRequest:
     given = {name: value for name, value in settings.items() if name in _REQUEST}
     if "gpu_memory" in given and not _keeps_limits(backend):
         del given["gpu_memory"]
+    if "percent" in given:
+        given["percent"] = tuple(int(word) for word in given["percent"].replace(",", " ").split())
     return BenchRequest(**{"model": None, **given}, backends=(backend,), batch_sizes=(settings["batch_size"],))
 
 
@@ -103,6 +105,10 @@ def _case(cell: Cell, request: BenchRequest, settings: Settings, spec: ModelSpec
                 ((case,),) = request.rounds(spec, dtype=request.dtype, device=place.slug, device_name=place.name)
                 return replace(case, **beyond)
         asked = {name: value for name, value in settings.items() if name in _CASE and name not in _RESOLVED}
+        asked["disk"] = request.disk is not None
+        asked["percent"] = None if request.percent is None else " ".join(map(str, request.percent))
+        if request.host_memory is not None:
+            asked["host_memory_limit"] = int(request.host_memory * 2**30)
         return Case(
             **{**asked, **beyond},
             model=str(request.model) if spec is None else spec.name,
@@ -149,7 +155,7 @@ def _refusal(request: BenchRequest, case: Case, spec: ModelSpec | None, place: P
 def _beyond(case: Case) -> Iterator[tuple[str, Any]]:
     """What the case asks for and a request has no option for."""
     for name, default in _CASE.items():
-        if name not in _REQUEST and name not in _RESOLVED and name not in ("device_name", "memory_limit"):
+        if name not in _REQUEST and name not in _RESOLVED and name not in ("device_name", "memory_limit", "host_memory_limit"):
             value = getattr(case, name)
             if value != default:
                 yield name, value

@@ -16,6 +16,8 @@ _MEMORY_WORDS = (
     "cudaerrormemoryallocation",
     "std::bad_alloc",
 )
+# A kernel that failed fails every call of its process after it, with the same words.
+_DEVICE_WORDS = ("cuda error", "cuda driver error", "cublas_status_", "cudnn_status_", "nccl error", "triton error")
 _EVIDENCE_LENGTH = 400
 # Of the engine, which is a floor below and needs torch.
 _WEIGHTS_TOO_LARGE = "WeightsTooLargeError"
@@ -43,3 +45,8 @@ def evidence_of(error: Exception) -> str:
 def refused(evidence: str) -> bool:
     """Whether the evidence of an oom is of a sum that was done beforehand: nothing was allocated, and the process is as it was."""
     return evidence.startswith((CacheTooSmallError.__name__, f"loading the model failed: {_WEIGHTS_TOO_LARGE}"))
+
+
+def breaks_device(evidence: str) -> bool:
+    """Whether the evidence of an error is of one that a process's device keeps: what the process runs next would be blamed for it."""
+    return any(words in evidence.lower() for words in _DEVICE_WORDS)

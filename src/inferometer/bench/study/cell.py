@@ -18,7 +18,7 @@ BLOCK_FIGURE = "figure"
 
 _FIELD = re.compile(r"\{([^{}]*)\}")
 _INNER = re.compile(
-    rf"(?:(?P<source>{'|'.join(SOURCES)})\.)?(?P<figure>[a-z_-]+)(?:\.(?P<statistic>{'|'.join(STATISTICS)}))?(?::(?P<shape>.*))?"
+    rf"(?:(?P<source>{'|'.join(SOURCES)})\.)?(?P<figure>[a-z0-9_-]+)(?:\.(?P<statistic>{'|'.join(STATISTICS)}))?(?::(?P<shape>.*))?"
 )
 _SHAPE = re.compile(r"\+?,?(\.\d{1,2})?[fge%]")
 

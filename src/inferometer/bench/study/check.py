@@ -226,7 +226,8 @@ class StudyCheck:
         line = line_of(self._text, path) if path else None
         place = "".join(f"[{key + 1}]" if isinstance(key, int) else f".{key}" for key in path).removeprefix(".")
         at = f", line {line}" if line is not None else ""
-        raise UserError(f"{self._where}{at}: {place + ': ' if place else ''}{words}")
+        # Values are shown as they were given, and one may be of several lines.
+        raise UserError(" ".join(f"{self._where}{at}: {place + ': ' if place else ''}{words}".split()))
 
 
 def _column_names(document: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:

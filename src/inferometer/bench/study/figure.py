@@ -22,7 +22,7 @@ class Quantities:
     steps: decode steps, of which decode_token_ms is the mean. The other times, in milliseconds too, are of a forward alone, of all
     prompts and of the whole. j_per_token: of a generated token, or a prompt token of a forward. rates: tokens a second by the name of
     a throughput, where the source has them beside its times (a mean of rates is not the rate of a mean). binds: what limits each time, by
-    the time's name.
+    the time's name. served: of requests to a server, times in milliseconds and rates a second by their names in the record's `serving`.
     """
 
     batch_size: int
@@ -37,6 +37,7 @@ class Quantities:
     j_per_token: float | None = None
     rates: Mapping[str, float] = field(default_factory=dict)
     binds: Mapping[str, str] = field(default_factory=dict)
+    served: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def whole_ms(self) -> float | None:
@@ -58,8 +59,9 @@ class Quantities:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A figure of a case. time: the record's latency that it is read from or counted over, if it is. decimals: as shown by default.
+    """A figure of a case. decimals: as shown by default.
 
+    time, rate, served: the record's latency, throughput or figure of a server that it is read from or counted over, if it is of one.
     of: the figure from a source's quantities, None where they do not say.
     """
 
@@ -71,6 +73,11 @@ class Figure:
     of: Callable[[Quantities], float | None]
     time: str | None = None
     rate: str | None = None
+    served: str | None = None
+
+
+def _served(name: str, title: str, unit: str = "ms", better: Better = "low", *, key: str) -> Figure:
+    return Figure(name=name, title=title, unit=unit, better=better, decimals=2, of=lambda q: q.served.get(key), served=key)
 
 
 def _decode_total(q: Quantities) -> float | None:
@@ -138,8 +145,16 @@ _ALL = (
     Figure(name="ms_per_token", title="time a token of the batch", unit="ms", better="low", decimals=2, of=_ms_per_token),
     Figure(name="memory", title="peak memory", unit="GiB", better="low", decimals=3, of=lambda q: _scaled(q.peak_memory_bytes, GIB)),
     Figure(name="energy", title="energy", unit="J/token", better="low", decimals=3, of=lambda q: q.j_per_token),
+    _served("ttft_ms", "time to the first token", key="ttft"),
+    _served("itl_ms", "time between tokens", key="itl"),
+    _served("tpot_ms", "time a token after the first", key="tpot"),
+    _served("e2e_ms", "end to end", key="e2e"),
+    _served("requests_s", "requests", "requests/s", "high", key="requests_s"),
+    _served("goodput", "requests that keep the SLO", "requests/s", "high", key="goodput"),
+    _served("failed", "failed requests", "requests", key="failed"),
 )
 FIGURES: Mapping[str, Figure] = MappingProxyType({figure.name: figure for figure in _ALL})
+_SERVED = tuple(figure.served for figure in _ALL if figure.served is not None)
 
 
 def find_figure(name: str) -> Figure:
@@ -165,6 +180,10 @@ def quantities(record: Record, **known: Any) -> Quantities:
 def measured(record: Record) -> Quantities:
     """What the run gave: means over its samples, and the means of its rates."""
     rates = {name: getattr(record.throughput, name) for name in record.throughput.samples}
+    served = record.serving or {}
+    if served:
+        rates["total_tok_s"] = served.get("output_tok_s")
+    means = {name: each["mean"] if isinstance(each, Mapping) else each for name in _SERVED if (each := served.get(name)) is not None}
     return quantities(
         record,
         forward_ms=_mean(record.forward_ms),
@@ -174,6 +193,7 @@ def measured(record: Record) -> Quantities:
         peak_memory_bytes=record.peak_memory_bytes.allocated if record.status == "ok" else None,
         j_per_token=(record.energy or {}).get("j_per_token") if record.status == "ok" else None,
         rates={name: rate for name, rate in rates.items() if rate is not None},
+        served=means,
     )
 
 
@@ -204,6 +224,9 @@ def statistic(record: Record, figure: Figure, name: str) -> float | None:
         if not samples:
             return None
         return samples[0] if name == "min" else samples[-1] if name == "max" else percentile(samples, int(name.removeprefix("p")))
+    if figure.served is not None:
+        times = (record.serving or {}).get(figure.served)
+        return times.get(name) if isinstance(times, Mapping) else None
     return None
 
 

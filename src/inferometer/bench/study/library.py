@@ -30,7 +30,7 @@ def find_study(name: str) -> StudyFile:
     known = shipped()
     if name in known:
         return known[name]
-    raise UserError(f"no study {name!r}{did_you_mean(name, known)}; a study of your own is named by its file, as in ./{name}.toml")
+    raise UserError(f"no study {name!r}{did_you_mean(name, known)} (one of your own is named by its file, as in ./{name}.toml)")
 
 
 def _read(path: Path, name: str) -> StudyFile:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
@@ -11,13 +12,30 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from inferometer.bench.backends.request import BenchRequest
-from inferometer.bench.records.case import Case
+from inferometer.bench.backends.request import APIS, BenchRequest
+from inferometer.bench.records.case import SAMPLING, Case
+from inferometer.errors import UserError
+from inferometer.model.formats import COMPUTE_DTYPES, DTYPE_ALIASES
+from inferometer.model.offload import read_offload
+from inferometer.schedule.admission import ADMISSIONS
+from inferometer.schedule.sampling import SamplingParams
 
 TIMEOUT = "timeout_s"
 # Resolved from others, or the plural of one.
-_NOT_GIVEN = {"device_name", "memory_limit", "batch_sizes", "backends", "contexts"}
-_MAY_BE_ZERO = {"warmups", "seed"}
+_NOT_GIVEN = {"device_name", "memory_limit", "host_memory_limit", "batch_sizes", "backends", "contexts"}
+# A case has whether there is one, a request which.
+_PATHS = {"disk"}
+_MAY_BE_ZERO = {"warmups", "seed", "top_k"}
+# Values that no backend, of this package or of another, has more of. What formats of weights and caches there are, a backend says.
+_WORDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "dtype": ("auto", *COMPUTE_DTYPES, *DTYPE_ALIASES),
+        "admission": ADMISSIONS,
+        "weights": ("auto", "dummy"),
+        "api": ("auto", *APIS),
+    }
+)
+_DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]+)?")
 
 
 @cache
@@ -26,7 +44,7 @@ def settings() -> Mapping[str, type]:
     hints = {**get_type_hints(BenchRequest), **get_type_hints(Case)}
     names = [field.name for kind in (Case, BenchRequest) for field in fields(kind)]
     known = {name: _kind(hints[name]) for name in dict.fromkeys(names) if name not in _NOT_GIVEN}
-    return MappingProxyType(known | {TIMEOUT: float})
+    return MappingProxyType(known | dict.fromkeys(_PATHS, str) | {TIMEOUT: float})
 
 
 def problem(name: str, value: Any) -> str | None:
@@ -44,8 +62,19 @@ def problem(name: str, value: Any) -> str | None:
         return f"{name} must be a number, not {value!r}"
     if kind is int and value < (0 if name in _MAY_BE_ZERO else 1):
         return f"{name} must be at least {0 if name in _MAY_BE_ZERO else 1}, not {value}"
-    if name in (TIMEOUT, "gpu_memory") and value <= 0:
+    if name in (TIMEOUT, "gpu_memory", "host_memory") and value <= 0:
         return f"{name} must be above 0, not {value}"
+    if name in _WORDS and value not in _WORDS[name]:
+        return f"{name} must be one of {', '.join(_WORDS[name])}, not {value!r}"
+    if name == "device" and not _DEVICE.fullmatch(value):
+        return f"device must be auto, cpu, cuda or cuda:N, not {value!r}"
+    try:
+        if name in ("offload", "percent"):
+            read_offload(**{"offload": None, name: value})
+        elif name in SAMPLING:
+            SamplingParams(**{name: value})
+    except UserError as error:
+        return str(error).removeprefix("--")
     return None
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from inferometer.errors import UserError
-from inferometer.schedule.sampling import SamplingParams
+from inferometer.schedule.sampling import ParameterError, SamplingParams
 
 PARAMETERS = tuple(field.name for field in fields(SamplingParams))
 _KEYS = ("prompt", "prompt_token_ids", "id", *PARAMETERS)
@@ -85,7 +85,10 @@ def _prompt(line: bytes, asked: Mapping[str, Any], index: int, number: int) -> J
     for key in ("stop", "stop_token_ids"):
         if given.get(key, ()) is None:
             params[key] = ()
-    return JobPrompt(index, number, name, _tokens(given), SamplingParams(**params))
+    try:
+        return JobPrompt(index, number, name, _tokens(given), SamplingParams(**params))
+    except ParameterError as error:
+        raise UserError(f"{error.rule}, not {_shown(error.value)}") from None
 
 
 def _object(line: bytes) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from inferometer.engine.parallel.nccl import Nccl
 from inferometer.engine.parallel.peer_memory import Peers, UnsharedMemoryError, open_mailbox
 from inferometer.engine.parallel.peer_rows import PeerRows
-from inferometer.engine.parallel.sum_choice import Choice, Way, way_for
+from inferometer.engine.parallel.sum_choice import POSTED, SCATTERED, WAYS, Choice, Way, way_for
 from inferometer.kernels.mailbox import ROOM_WORDS, Mailbox
 from inferometer.kernels.norm import WIDEST, NormWeights
 from inferometer.kernels.rank_gather import gathers, rank_gather
@@ -64,13 +64,16 @@ class GpuCollective:
 
     def all_reduce_add(self, x: Tensor, residual: Tensor) -> Tensor | None:
         x = x.contiguous()
-        if self._invariant or self._box is None or not adds(x, self._box) or self.way(x) != "mailbox":
+        way = self.way(x)
+        if self._invariant or self._box is None or not adds(x, self._box) or way not in POSTED:
             return None
-        return rank_sum_add(x, residual, self._box)
+        return rank_sum_add(x, residual, self._box, paired=way == "pairs")
 
     def sum_of(self, function: Callable[[Tensor], Tensor], x: Tensor, residual: Tensor, norm: NormWeights) -> Tensor:
         rows = self._scattering(residual)
-        return self.all_reduce_norm(function(x), residual, norm) if rows is None else rows.sum_of(function, x, residual, norm)
+        if rows is None:
+            return self.all_reduce_norm(function(x), residual, norm)
+        return rows.sum_of(function, x, residual, norm, around=self.way(residual) == "around")
 
     def completed(self, residual: Tensor) -> Tensor:
         rows = self._scattering(residual)
@@ -81,7 +84,7 @@ class GpuCollective:
 
     def _scattering(self, residual: Tensor) -> PeerRows | None:
         """What adds up such a residual, of which each rank then has rows of its own."""
-        return None if self._invariant or self.way(residual) != "rows" else self._rows
+        return None if self._invariant or self.way(residual) not in SCATTERED else self._rows
 
     def gather(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         x = x.contiguous()
@@ -128,13 +131,13 @@ class GpuCollective:
 
     def way(self, x: Tensor) -> Way:
         """How `all_reduce` adds up x, (tokens, width)."""
-        return way_for(x.nbytes, self.choice, {way: self.able(way, x) for way in ("mailbox", "rows", "nccl")})
+        return way_for(x.nbytes, self.choice, {way: self.able(way, x) for way in WAYS})
 
     def able(self, way: Way, x: Tensor) -> bool:
         """Whether x can be added up in this way, now."""
-        if way == "mailbox":
+        if way in POSTED:
             return self._box is not None and sums(x, self._box)
-        if way == "rows":
+        if way in SCATTERED:
             whole = x.dtype in DTYPES and x.shape[-1] <= WIDEST
             return whole and self._rows is not None and self._rows.serves(x.shape[-1] * x.element_size())
         # Where NCCL was recorded, memory could no longer be shared: a process may do so again for another model.
@@ -142,19 +145,19 @@ class GpuCollective:
 
     def sum_by(self, way: Way, x: Tensor) -> Tensor:
         """x, contiguous, becomes its sum over the ranks, in this way, which is able to. Returns where the sum is."""
-        if way == "mailbox" and self._box is not None:
-            return rank_sum(x, self._box)
-        if way == "rows" and self._rows is not None:
-            return self._rows.sum(x)
+        if way in POSTED and self._box is not None:
+            return rank_sum(x, self._box, paired=way == "pairs")
+        if way in SCATTERED and self._rows is not None:
+            return self._rows.sum(x, around=way == "around")
         return x.copy_(rank_sum_torch(self._nccl.parts(x))) if self._invariant else self._nccl.sum(x)
 
     def norm_by(self, way: Way, x: Tensor, residual: Tensor, norm: NormWeights) -> Tensor:
         """`all_reduce_norm` of x, contiguous, in this way, which is able to."""
         if not self._invariant:
-            if way == "mailbox" and self._box is not None and sums_rows(x, self._box):
-                return rank_sum_norm(x, residual, norm, self._box)
-            if way == "rows" and self._rows is not None:
-                return self._rows.sum_of(lambda some: some, x, residual, norm)
+            if way in POSTED and self._box is not None and sums_rows(x, self._box):
+                return rank_sum_norm(x, residual, norm, self._box, paired=way == "pairs")
+            if way in SCATTERED and self._rows is not None:
+                return self._rows.sum_of(lambda some: some, x, residual, norm, around=way == "around")
         return norm.of(residual, self.sum_by(way, x))
 
     def disconnect(self) -> None:

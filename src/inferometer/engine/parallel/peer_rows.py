@@ -59,19 +59,21 @@ class PeerRows:
         """Whether rows are not too long, and can be sent in whole vectors."""
         return 0 < row_bytes <= self.slot and row_bytes % VECTOR_BYTES == 0
 
-    def sum(self, x: Tensor) -> Tensor:
-        """x (tokens, width), contiguous, becomes its sum over the ranks."""
+    def sum(self, x: Tensor, *, around: bool = False) -> Tensor:
+        """x (tokens, width), contiguous, becomes its sum over the ranks. around: see `rank_rows`."""
         for rows in self._rounds(x):
-            x[rows] = rank_rows(x[rows], self._shared, self._next())
+            x[rows] = rank_rows(x[rows], self._shared, self._next(), around=around)
         return x
 
-    def sum_of(self, function: Callable[[Tensor], Tensor], x: Tensor, residual: Tensor, norm: NormWeights) -> Tensor:
+    def sum_of(
+        self, function: Callable[[Tensor], Tensor], x: Tensor, residual: Tensor, norm: NormWeights, *, around: bool = False
+    ) -> Tensor:
         """As `Collective.sum_of`: of the residual this rank's own rows become what they are to be, and it may lie where the next call but
         one writes."""
         rounds = list(self._rounds(residual))
         out = None if len(rounds) == 1 else torch.empty_like(residual)
         for rows in rounds:
-            found = rank_rows(function(x[rows]).contiguous(), self._shared, self._next(), residual[rows], norm)
+            found = rank_rows(function(x[rows]).contiguous(), self._shared, self._next(), residual[rows], norm, around=around)
             if out is None:
                 return found
             out[rows] = found

@@ -14,15 +14,22 @@ from inferometer.kernels.support import power_of_two
 from inferometer.model.json_file import replace_json
 from inferometer.model.store import cache_dir
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 
-Way: TypeAlias = Literal["mailbox", "rows", "nccl"]
+Way: TypeAlias = Literal["mailbox", "rows", "nccl", "pairs", "around"]
 """mailbox: one launch in which all send all to all. rows: one in which each adds up rows of its own and sends them to all. nccl: the
-library."""
+library. pairs: as mailbox, in stores of two words. around: as rows, sent to the others by turns. Both of these to the ranks behind the
+sender first."""
 WAYS: Final[tuple[Way, ...]] = get_args(Way)
+LIKE: Final[Mapping[Way, Way]] = {"pairs": "mailbox", "around": "rows"}
+"""Ways that must give the same bits as others, of which more is known, before they are chosen."""
+SCATTERED: Final[frozenset[Way]] = frozenset({"rows", "around"})
+"""After which each rank has rows of the residual."""
+POSTED: Final[frozenset[Way]] = frozenset({"mailbox", "pairs"})
+"""Through a mailbox."""
 
-SIZES: Final = tuple(1 << power for power in range(18, 27, 2))
-"""Bytes of the sums that are measured, 256 KiB to 64 MiB. What lies between two counts as the larger one, what lies outside as the end."""
+SIZES: Final = tuple(1 << power for power in range(14, 27, 2))
+"""Bytes of the sums that are measured, 16 KiB to 64 MiB. What lies between two counts as the larger one, what lies outside as the end."""
 
 Choice: TypeAlias = Mapping[int, Way]
 """By size; empty before anything is measured."""

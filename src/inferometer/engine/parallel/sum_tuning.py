@@ -10,13 +10,15 @@ import torch
 from inferometer.engine.device_clock import median_seconds
 from inferometer.engine.graph import Graph
 from inferometer.engine.parallel.gpu_collective import GpuCollective
-from inferometer.engine.parallel.sum_choice import SIZES, WAYS, Way, best, choice_path, load_choice, save_choice
+from inferometer.engine.parallel.sum_choice import LIKE, SIZES, WAYS, Way, best, choice_path, load_choice, save_choice
 from inferometer.kernels.norm import NormWeights
 
 CALLS: Final = 10
 """Behind each other, so that the host is no part of their time."""
 REPEATS: Final = 5
 WIDTH: Final = 4096
+TRIALS: Final = 4
+"""Sums of numbers drawn anew, of each size, that must have the bits which they are known to have."""
 
 
 def tune_sums(collective: GpuCollective) -> None:
@@ -31,8 +33,8 @@ def tune_sums(collective: GpuCollective) -> None:
     if not known:
         with torch.cuda.device(collective.device), torch.inference_mode():
             # Between two ranks the library sends as much as rows do, and norms nothing.
-            ways = WAYS if collective.size > 2 else ("mailbox", "rows")
-            times = {size: times_s(collective, size, ways) for size in SIZES}
+            ways = WAYS if collective.size > 2 else tuple(way for way in WAYS if way != "nccl")
+            times = {size: times_s(collective, size, [way for way in ways if agrees(collective, way, size)]) for size in SIZES}
             torch.cuda.synchronize()
         known = collective.broadcast(best(times))
         if "nccl" not in known.values():
@@ -40,6 +42,28 @@ def tune_sums(collective: GpuCollective) -> None:
         if collective.rank == 0:
             save_choice(path, known)
     collective.choice = known
+
+
+def agrees(collective: GpuCollective, way: Way, nbytes: int) -> bool:
+    """Whether sums of so many bytes are on all ranks what the way that it is like makes of them: to the bit, and normed to a rounding.
+
+    True of a way that is like none, and of one that is not able.
+    """
+    other = LIKE.get(way)
+    shape = nbytes // (2 * WIDTH), WIDTH
+    if other is None or not collective.able(way, torch.zeros(shape, dtype=torch.bfloat16, device=collective.device)):
+        return True
+    norm, same = NormWeights("rms", 1e-5, None, None), True
+    for trial in range(TRIALS):
+        draw = torch.Generator(collective.device).manual_seed(trial * collective.size + collective.rank)
+        x = torch.randn(shape, generator=draw, device=collective.device).to(torch.bfloat16)
+        known, own = torch.zeros_like(x), torch.zeros_like(x)
+        wanted = collective.norm_by(other, x.clone(), known, norm).clone()
+        normed = collective.norm_by(way, x.clone(), own, norm).clone()
+        total = collective.sum_by(other, x.clone()).clone()
+        same &= torch.equal(collective.sum_by(way, x.clone()), total) and torch.equal(known, own)
+        same &= torch.allclose(normed.float(), wanted.float(), rtol=1e-2, atol=1e-3)
+    return bool(collective.minimum(int(same)))
 
 
 def times_s(collective: GpuCollective, nbytes: int, ways: Sequence[Way] = WAYS) -> dict[Way, float]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from inferometer.errors import RunError, UserError
+from inferometer.model.byte_size import gib
 
 BLOCK_BYTES: Final = 4096
 """To which offsets, sizes and addresses of direct reads are aligned: the largest block of disks in use."""
@@ -72,13 +73,13 @@ class DiskFile:
     def __init__(self, space: DiskSpace, size: int) -> None:
         self.folder = folder = space.folder
         self._relief = space.relief
-        with self._told(f"cannot hold {size / 2**30:.2f} GiB of weights"):
+        with self._told(f"cannot hold {gib(size)} of weights"):
             folder.mkdir(parents=True, exist_ok=True)
             remove_abandoned(folder)
             self.path, self._lock = _locked_file(folder)
         self._close = weakref.finalize(self, _remove, self.path, self._lock)
         try:
-            with self._told(f"cannot hold {size / 2**30:.2f} GiB of weights"):
+            with self._told(f"cannot hold {gib(size)} of weights"):
                 if size:
                     os.posix_fallocate(self._lock, 0, size)
                 self._direct = _direct(self.path)

@@ -16,6 +16,7 @@ from inferometer.engine.residency.disk_file import DiskSpace
 from inferometer.engine.residency.disk_reader import least_bytes
 from inferometer.errors import PointlessWarning, UserError
 from inferometer.hardware.host_memory import free_host_bytes
+from inferometer.model.byte_size import gib
 from inferometer.model.offload import Offload, read_offload
 from inferometer.model.parameters import parameters
 from inferometer.model.placement import Placement, least_streamed
@@ -100,7 +101,7 @@ class Storage:
         placed = self.offload.place(layer_bytes, max(0, limit - reserved), disk=self.folder is not None)
         if beside + total <= AMPLE * room.bytes:
             message = (
-                f"all weights of {spec.name} ({(beside + total) / 2**30:.2f} GiB) fit into the {room.bytes / 2**30:.2f} GiB that may be "
+                f"all weights of {spec.name} ({gib(beside + total)}) fit into the {gib(room.bytes)} that may be "
                 f"taken of the device: offloading them is pointless and slow; leave out {self._option}"
             )
             warnings.warn(message, PointlessWarning, stacklevel=2)
@@ -135,9 +136,7 @@ def resident_beside_layers(spec: ModelSpec, dtype: torch.dtype) -> int:
 def _too_large(offload: Offload, layer_bytes: Sequence[int], beside: int, placement: Placement, room: DeviceRoom) -> str:
     limit = "--gpu-memory lets" if room.capped else "the device has"
     taken = f"--offload {offload.name}" if offload.disk is None else "--percent"
-    words = (
-        f"{taken} leaves {(beside + placement.device_bytes) / 2**30:.2f} GiB of weights on the device, and {limit} {room.bytes / 2**30:.2f}"
-    )
+    words = f"{taken} leaves {gib(beside + placement.device_bytes)} of weights on the device, and {limit} {gib(room.bytes)}"
     least = least_streamed(layer_bytes, room.bytes - beside)
     if least is None:
         return f"{words}; even two layers at a time do not fit: use --quantize int4, a 16-bit --dtype, or more memory"

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from inferometer.bench.records.record import Record
+from inferometer.model.byte_size import gib
 from inferometer.report.compare.comparison import LEVEL, MEMORY_TOLERANCE, SERVED, UNREPEATED, Change, Comparison, served_ms
 from inferometer.report.markup.parts import Bullets, Grid, Heading, Paragraph, Part
 from inferometer.report.records.columns import Columns, length
@@ -125,7 +126,7 @@ def _number(record: Record, figure: str) -> float | None:
 
 def _value(record: Record, figure: str) -> str:
     if figure == "peak_memory_bytes":
-        return f"{(record.peak_memory_bytes.allocated or 0) / 2**30:.2f} GiB"
+        return gib(record.peak_memory_bytes.allocated or 0)
     if figure in SERVED:
         return f"{ms(served_ms(record, figure) or 0.0)} ms"
     summary = getattr(record, figure)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from inferometer.bench.records.record import Record
+from inferometer.model.byte_size import gib
 from inferometer.report.markup.html import escaped, scrolling, table
 from inferometer.report.page.chart import colour_class
 from inferometer.report.page.section import Section
@@ -75,7 +76,7 @@ def _flat(environment: Mapping[str, object]) -> dict[str, str]:
 
 
 def _said(name: str, value: object) -> str:
-    return f"{value / 2**30:.1f} GiB" if name.endswith("_bytes") and isinstance(value, int) else str(value)
+    return gib(value, digits=1) if name.endswith("_bytes") and isinstance(value, int) else str(value)
 
 
 def failures_section(records: Sequence[Record], columns: Columns) -> Section:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from inferometer.bench.records.record import Record
 from inferometer.bench.study.cell import Source, Template, shaped
 from inferometer.bench.study.figure import Figure, limit
-from inferometer.bench.study.layout import WORDS, BlockSpec, ColumnSpec, PlotSpec, PublishedSpec, TableSpec, Where
+from inferometer.bench.study.keys import settings
+from inferometer.bench.study.layout import TOTAL_LENGTH, WORDS, BlockSpec, ColumnSpec, PlotSpec, PublishedSpec, TableSpec, Where
+from inferometer.report.markup.parts import joined
 from inferometer.report.records.origin import Origin
 from inferometer.report.study.case_prediction import estimated
 from inferometer.report.study.cell_values import CellValues
 from inferometer.report.study.columns import Row
 from inferometer.report.study.footnotes import Footnotes
-from inferometer.report.study.part_records import PartRecords, workload
+from inferometer.report.study.part_records import PartRecords, setting, workload
 from inferometer.report.study.published_figures import Published, published
 
 
@@ -81,13 +83,15 @@ class Entries:
         if len(cases) == 1:
             return next((record for record in there.records if record.device == device), there.records[0])
         if there.records:
-            return self._several(len(cases), name)
+            return self._several(len(cases), there.records, name)
         if there.left_out and self._measures:
             return Entry(self.notes.mark(self._word("skipped"), f"skipped: {there.left_out[0].excluded}", name))
         return Entry(self._word("missing"))
 
-    def _several(self, count: int, name: str) -> Entry:
-        several = f"{count} cases fall into one cell: name in rows, columns or where what tells them apart"
+    def _several(self, count: int, records: Sequence[Record], name: str, other_than: Sequence[str] = ()) -> Entry:
+        names = [each for each in settings() if each != TOTAL_LENGTH and each not in other_than]
+        apart = [each for each in names if len({setting(record, each) for record in records}) > 1]
+        several = f"{count} cases fall into one cell: name in rows, columns or where what tells them apart, which is {joined(apart)}"
         return Entry(self.notes.mark("several", several, name)) if self._measures else NOTHING
 
     def _shown(self, record: Record, cell: Template, name: str) -> Entry:
@@ -136,7 +140,7 @@ class Entries:
         record = there[0]
         cases = {workload(each, () if "dtype" in column.where or column.published_only else ("dtype",)) for each in there}
         if len(cases) > 1:
-            return self._several(len(cases), f"{column.heading}, {row.name}")
+            return self._several(len(cases), there, f"{column.heading}, {row.name}", ("column", "backend"))
         if column.published_only or self.source == "published":
             of = cell if self.source == "published" else cell.sourced("published")
             return _filled(CellValues(record, self._publication(record, column, row.device)), of) or Entry(self._word("unknown"))

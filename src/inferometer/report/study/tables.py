@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from inferometer.bench.records.record import Record
 from inferometer.bench.study.cell import BESIDE, Source
-from inferometer.bench.study.layout import TableSpec
+from inferometer.bench.study.layout import TOTAL_LENGTH, TableSpec
 from inferometer.bench.study.study import Study
 from inferometer.bench.study.table import table_of
 from inferometer.report.markup.parts import Bullets, Format, Grid, Heading, Image, Paragraph, Part, joined, written
@@ -44,19 +45,38 @@ def document_parts(study: Study, records: Iterable[Record], *, images: Mapping[s
         part = PartRecords.of(study, spec.part, mine)
         each = [one for one in apart(spec, part) if _add(found, one, _table(study, one, part))]
         if not each:
-            empty.append(spec.title if spec.section is None else f"{spec.section}, {spec.title}")
+            empty.append(_asked(study, spec))
     for section, titles in found.items():
         parts += [] if section is None else [Heading(_SECTION, section)]
         for title, made in titles.items():
             parts += [Heading(_level(section), title), *made]
     if empty:
-        parts += [Heading(_SECTION, "Tables without records"), Bullets(tuple(empty))]
+        parts += [Heading(_SECTION, "Tables without records"), Bullets(tuple(dict.fromkeys(empty)))]
     if images:
         parts += [Heading(_SECTION, "Plots"), *(Image(path, title) for path, title in images.items())]
     claims = () if study.document is None else notes_on(study.document)
     if claims:
         parts += [Heading(_SECTION, f"What is wrong in the published tables (document {study.document})"), Bullets(claims)]
     return parts
+
+
+def _asked(study: Study, spec: TableSpec) -> str:
+    """What a table without records is called: in place of a setting that splits it, the values that the study asks for."""
+    cells = [
+        {
+            **cell.settings,
+            "column": cell.column,
+            TOTAL_LENGTH: cell.settings.get("sequence_length", 0) + cell.settings.get("decode_length", 0),
+        }
+        for cell in study.cells()
+        if cell.part == spec.part
+    ]
+
+    def values(match: re.Match[str]) -> str:
+        asked = [cell.get(match[1]) for cell in cells]
+        return " / ".join(dict.fromkeys(str(value) for value in asked if value is not None)) or "..."
+
+    return re.sub(r"\{(\w+)\}", values, spec.title if spec.section is None else f"{spec.section}, {spec.title}")
 
 
 def _level(section: str | None) -> int:
