@@ -181,6 +181,11 @@ def main() -> None:
         "device_name": measured.device_name, "copy_bytes_s": copy, "bf16_flop_s": rate,
         "environment": environment(torch.device("cuda", 0)), "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }  # fmt: skip
+    if not arguments.tuning_seconds:
+        about["means"] = (
+            "Decode steps of whole models with the launches that the table gives: none was measured on the card before "
+            "(`--tuning-seconds 0`)."
+        )
     wanted: dict[str, list[tuple[str, int, int]]] = {}
     for case in arguments.case or ():
         model, rows, context = case.rsplit(":", 2)

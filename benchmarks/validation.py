@@ -19,6 +19,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from inferometer.report.estimates.validation import document
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-KERNELS = ROOT / "benchmarks" / "measurements" / "kernels-h200.jsonl"
+KERNELS = tuple(ROOT / "benchmarks" / "measurements" / f"{name}.jsonl" for name in ("kernels-h200", "kernels-table-h200"))
 MEASURED = Path(str(files("inferometer.estimate.measured")))
 PAGE = ROOT / "benchmarks" / "VALIDATION.md"
 GIB = 1 << 30
@@ -71,7 +72,7 @@ def own_rows(folder: Path) -> str:
             new = {"generate": record.decode_length, "decode": record.steps}.get(mode) or 0
             columns = (record.case_id, record.model, record.dtype, mode, record.batch_size, record.sequence_length, new, figure)
             tables.setdefault(head, []).append(f"    {json.dumps(columns)},\n")
-    for head, columns in kernel_rows(KERNELS):
+    for head, columns in chain.from_iterable(map(kernel_rows, KERNELS)):
         tables.setdefault(head, []).append(f"    {json.dumps(columns)},\n")
     return "\n".join([HEAD, *(f"{head}rows = [\n{''.join(rows)}]\n" for head, rows in tables.items())])
 

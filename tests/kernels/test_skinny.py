@@ -142,6 +142,13 @@ class TestTable:
             assert not launch.whole or 2 * launch.block <= 16 * launch.warps * 32
             assert not (launch.whole and rows > 2)
 
+    @pytest.mark.parametrize("rows", [2, 3, 4])
+    @pytest.mark.parametrize("inputs", [768, 2048, 4096, 5120, 16384])
+    def test_measuring_leaves_out_whole_rows_that_registers_hardly_hold(self, rows: int, inputs: int) -> None:
+        held = [launch.block * (2 if rows == 2 else 4) // (launch.warps * 32) for launch in candidates(rows, inputs) if launch.whole]
+        assert all(each <= 32 for each in held)
+        assert bool(held) == (inputs <= (8192 if rows == 2 else 4096))
+
     def test_tiles_beyond_the_processors_are_small_ones(self) -> None:
         few, many = (tiling(16, outputs, 4096, 132) for outputs in (132 * 64, 132 * 64 + 1))
         assert (few.block, many.block) == (256, 128)

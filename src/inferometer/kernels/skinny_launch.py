@@ -59,8 +59,9 @@ WHOLE: dict[int, tuple[tuple[int, int, int], ...]] = {
 }
 """By rows: (warps, programs a processor, elements of a tile that a thread holds), each a launch. Those that leave room on a processor
 are slower alone, but the next launch begins beside them."""
-MOST_WHOLE = 128
-"""Elements of all rows that a thread can hold."""
+MOST_WHOLE = 32
+"""Elements of all of several rows that a thread holds. With more, no launch of whole rows was ever the best of a map (seven models of 768
+to 20,480 inputs, 2 and 4 rows, one H200), and they take longest to compile."""
 FEW: tuple[Tiling, ...] = (
     Tiling(64, 256, 4, 3, 1, early=True),
     Tiling(128, 128, 8, 4, 1, early=True),

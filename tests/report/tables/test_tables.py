@@ -177,6 +177,15 @@ def test_the_notes_tell_first_tokens_from_prompt_tokens_and_what_was_checked() -
     assert "last-position logits against hf: relative error 2.0e-06, at most 0.0001 allowed" in text
 
 
+def test_launches_that_nobody_measured_are_told() -> None:
+    """Where all were, or nothing was to be chosen, nothing is said."""
+    record = made([10.0], [2.0])
+    part = notes([replace(record, launches={"measured": 3, "maps": 5})])
+    assert "launches measured for 3 of the 5 sizes of linear maps" in part
+    for launches in (None, {"measured": 5, "maps": 5}):
+        assert "launches" not in notes([replace(record, launches=launches)])
+
+
 def test_nothing_is_no_report() -> None:
     with pytest.raises(ValueError, match="at least one"):
         document([])

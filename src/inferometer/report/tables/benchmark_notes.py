@@ -91,6 +91,9 @@ def _use_notes(record: Record) -> list[str]:
         parts.append(f"peak of tensors {gib(peak)}{beside}")
     if record.pages_peak is not None:
         parts.append(f"peak of pages {record.pages_peak} (of {record.page_size} tokens)")
+    known = record.launches or {}
+    if known.get("measured", 0) < known.get("maps", 0):
+        parts.append(f"launches measured for {known['measured']} of the {known['maps']} sizes of linear maps, the table's for the others")
     joules = (record.energy or {}).get("j_per_token")
     if joules is not None:
         expected_j = None if record.predicted is None else record.predicted.j_per_token
