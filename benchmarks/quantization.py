@@ -1,6 +1,6 @@
 """What quantization is held to on a GPU: opt-6.7b with dummy weights, each format beside bfloat16 in the same run.
 
-    python benchmarks/quantization.py [--only PART] [--launches] [--shapes] [--profile] [--output FILE]
+    python benchmarks/quantization.py [--only PART] [--decode] [--launches] [--shapes] [--profile] [--output FILE]
 
 Parts are bf16, int8, w8a8, int4-g64, fp8 (decode steps at batch 1 and 16, prefill of 16 x 1024, bytes of the weights), kv (decode
 steps of a bfloat16 model at batch 48 and context 1,900, with the cache in bfloat16, fp8 and int8) and, only if asked for, hf-int8
@@ -114,8 +114,8 @@ def prefill_ms(llm: LLM, rows: int, length: int) -> float:
 
 
 @torch.inference_mode()
-def measure(part: str, profiled: bool) -> Iterator[dict[str, Any]]:
-    """The records of a part."""
+def measure(part: str, profiled: bool, decode: bool) -> Iterator[dict[str, Any]]:
+    """The records of a part; decode: without prefill."""
     about = {"part": part, "model": MODEL, "device_name": torch.cuda.get_device_name(), "environment": environment(torch.device("cuda", 0))}
     if part == HF:
         yield {**about, **hf_decode()}
@@ -130,7 +130,8 @@ def measure(part: str, profiled: bool) -> Iterator[dict[str, Any]]:
     yield {**about, "measured": "bytes", "format": part, "weight_bytes": llm.model.weight_bytes, "launches": launches_of(llm)}
     for rows in (1, 16):
         yield {**about, "measured": f"decode {rows}", "format": part, "ms": decode_ms(llm, rows, 128)}
-    yield {**about, "measured": "prefill", "format": part, "ms": prefill_ms(llm, 16, 1024)}
+    if not decode:
+        yield {**about, "measured": "prefill", "format": part, "ms": prefill_ms(llm, 16, 1024)}
     if profiled:
         for rows in (1, 16):
             yield {**about, "measured": f"profile {rows}", "format": part, "kernels": profile(llm, rows)}
@@ -212,14 +213,15 @@ def verdict(ratio: float, gate: float | None, *, least: bool) -> str:
     return f" (gate {gate}: {'kept' if (ratio >= gate if least else ratio <= gate) else 'MISSED'})"
 
 
-def gates(only: list[str], profiled: bool, output: str | None) -> int:
+def gates(only: list[str], profiled: bool, decode: bool, output: str | None) -> int:
     """Every part in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(output or Path(folder) / "records.jsonl")
         first = len(path.read_text().splitlines()) if path.exists() else 0
         failed = []
         for part in only or [*FORMATS, "kv"]:
-            command = [sys.executable, __file__, "--part", part, "--output", str(path), *(["--profile"] if profiled else [])]
+            flags = [name for name, asked in (("--profile", profiled), ("--decode", decode)) if asked]
+            command = [sys.executable, __file__, "--part", part, "--output", str(path), *flags]
             started = time.monotonic()
             try:
                 code = subprocess.run(command, timeout=LIMIT_S, check=False).returncode
@@ -247,7 +249,7 @@ def words_for(launch: Tiling | None) -> str:
     if launch is None:
         return "many"
     kind = "whole" if launch.whole else "bytes" if launch.in_bytes else "few"
-    kind += " readied" if launch.readied else ""
+    kind += " readied" if launch.readied else " in halves" if launch.in_halves else ""
     return f"{kind} {launch.outputs} x {launch.block}, {launch.warps} warps, {launch.stages} stages, {launch.programs} programs"
 
 
@@ -410,6 +412,7 @@ def shapes(rows: int, maps: list[str]) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", choices=(*FORMATS, "kv", HF), help="this part; repeatable")
+    parser.add_argument("--decode", action="store_true", help="without prefill")
     parser.add_argument("--launches", action="store_true", help="time single launches of few rows")
     parser.add_argument("--shapes", action="store_true", help="time products of many rows")
     parser.add_argument("--rows", default="1,16", help="numbers of rows of --launches, or one for --shapes (16384)")
@@ -425,8 +428,8 @@ def main() -> int:
     if options.shapes:
         return shapes(int(options.rows) if options.rows.isdigit() else 16384, maps)
     if options.part is None:
-        return gates(options.only or [], options.profile, options.output)
-    for record in measure(options.part, options.profile):
+        return gates(options.only or [], options.profile, options.decode, options.output)
+    for record in measure(options.part, options.profile, options.decode):
         with open(options.output, "a") as file:
             file.write(json.dumps(record) + "\n")
     return 0

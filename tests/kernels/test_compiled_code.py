@@ -93,13 +93,35 @@ def test_rows_that_go_around_are_vectors_signalled_by_one_thread_of_programs_of_
 def test_bytes_are_multiplied_as_they_lie(card: Card, name: str, types: str) -> None:
     """Every launch of the table, by Hopper's matrix instructions for bytes and no other, and nothing spilled."""
     weight, x = drawn_weight(512, 1024, **FORMATS[name]), torch.zeros(16, 1024, dtype=torch.bfloat16)
-    for outputs, block, warps, stages, programs in quant_launch.BYTES:
-        launch = Tiling(outputs, block, warps, stages, programs, early=True, in_bytes=True)
+    tables = (quant_launch.BYTES, False), (quant_launch.READIED_BYTES if name == "int8" else (), True)
+    launches = [(*sizes, readied) for table, readied in tables for sizes in table]
+    for outputs, block, warps, stages, programs, readied in launches:
+        launch = Tiling(outputs, block, warps, stages, programs, early=True, in_bytes=True, readied=readied)
         quant_linear.quant_linear_triton(x, weight, x[0, :512], activation="relu", launch=launch)
-    card.check(kernels=len(quant_launch.BYTES))
-    for built in card.built:
+    products = [built for built in card.built if built.metadata.name == "quant_bytes_product"]
+    assert len(products) == len(launches)
+    for built in products:
         assert set(re.findall(r"wgmma\.mma_async\S*k32\.(\S+)", built.asm["ptx"])) == {types}
         assert "mma.sync.aligned.m16" not in built.asm["ptx"]
+        assert "STACK:0" in resources(built.asm["cubin"])
+
+
+@pytest.mark.parametrize("card", [90], indirect=True)
+@pytest.mark.parametrize("name", ["int4 g64", "int4 g64 symmetric"])
+def test_nibbles_are_multiplied_where_they_were_read(card: Card, name: str) -> None:
+    """As whole numbers: nothing is scaled before it is multiplied, nothing but what was copied from memory goes through shared memory, no
+    scale is read by itself, and nothing is spilled."""
+    weight, x = drawn_weight(512, 4096, **FORMATS[name]), torch.zeros(16, 4096, dtype=torch.bfloat16)
+    launches = [launch for launch in quant_candidates(16, weight) if launch.readied]
+    for launch in launches:
+        quant_linear.quant_linear_triton(x, weight, x[0, :512], activation="relu", launch=launch)
+    products = [built for built in card.built if built.metadata.name == "quant_groups_product"]
+    assert len(products) == len(launches) > 0
+    for built in products:
+        assert "wgmma" in built.asm["ptx"]
+        assert "fma.rn.bf16x2" not in built.asm["ptx"]
+        assert not re.search(r"ttg\.local_alloc %|ttg\.local_store", built.asm["ttgir"])
+        assert "ld.global.b16" not in built.asm["ptx"].split("griddepcontrol.wait")[1].split("wgmma.mma_async")[0]
         assert "STACK:0" in resources(built.asm["cubin"])
 
 

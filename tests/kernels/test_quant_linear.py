@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -90,7 +91,6 @@ def test_kernel_in_bytes_is_the_formula(interpreted: Callable[..., Any], name: s
 
 READIED = {
     "int8": Tiling(64, 128, 4, 2, 64, in_bytes=True, readied=True),
-    "fp8": Tiling(32, 128, 2, 2, 3, in_bytes=True, readied=True),
     "int4 g64": Tiling(64, 256, 4, 2, 64, readied=True),
     "int4 g64 symmetric": Tiling(32, 128, 2, 2, 3, readied=True),
     "int4 g128": Tiling(64, 256, 4, 2, 3, readied=True),
@@ -121,7 +121,7 @@ def test_rows_of_any_size_in_bytes(interpreted: Callable[..., Any], size: float)
     for name in ("int8", "fp8"):
         weight, x = drawn_weight(8, 64, **FORMATS[name]), (fenced(5, 64, torch.float32, 12) * size).to(torch.bfloat16)
         want = exact(x, weight)
-        for launch in (IN_BYTES[0], READIED[name]):
+        for launch in (IN_BYTES[0], *((READIED[name],) if name in READIED else ())):
             got = interpreted(quant_linear_triton, x, weight, launch=launch)
             assert float((got.double() - want).norm()) <= 1e-2 * float(want.norm())
 
@@ -131,7 +131,7 @@ def test_rows_of_any_size_in_bytes(interpreted: Callable[..., Any], size: float)
 def test_what_is_no_number_stays_none_in_bytes(interpreted: Callable[..., Any], name: str, bad: float) -> None:
     weight, x = drawn_weight(8, 64, **FORMATS[name]), fenced(6, 64, torch.float16, 11)
     x[2, 3] = bad
-    for launch in (IN_BYTES[0], READIED[name]):
+    for launch in (IN_BYTES[0], *((READIED[name],) if name in READIED else ())):
         got = interpreted(quant_linear_triton, x, weight, launch=launch)
         assert got[2].isnan().all()
         assert got[[0, 1, 3, 4, 5]].isfinite().all()
@@ -187,7 +187,7 @@ def test_rows_are_normed_first(interpreted: Callable[..., Any], rows: int, kind:
     torch.testing.assert_close(got.double(), want, atol=2e-2, rtol=1e-2)
 
 
-@pytest.mark.parametrize(("name", "kind"), [("int8", "layer"), ("fp8", "rms"), ("int4 g64", "layer"), ("int4 g128", "rms")])
+@pytest.mark.parametrize(("name", "kind"), [("int8", "layer"), ("int8", "rms"), ("int4 g64", "layer"), ("int4 g128", "rms")])
 def test_rows_are_normed_where_they_are_readied(interpreted: Callable[..., Any], name: str, kind: NormKind) -> None:
     dtype = torch.float16
     weight, x = drawn_weight(20, 352, **FORMATS[name]), fenced(6, 352, dtype, 7)
@@ -228,6 +228,23 @@ def test_rows_of_any_size(interpreted: Callable[..., Any], size: float) -> None:
         got = interpreted(quant_linear_triton, x, weight, launch=whole(weight, 4))
         want = exact(x, weight)
         assert float((got.double() - want).norm()) <= 1e-2 * float(want.norm())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_floats_in_halves_are_the_formula(interpreted: Callable[..., Any], dtype: torch.dtype) -> None:
+    """Beside a number that is far larger, of any size, and where something is no number."""
+    launch = replace(whole(drawn_weight(1, 328, "fp8"), 8), in_halves=True)
+    weight, x = drawn_weight(21, 328, "fp8"), fenced(3, 328, dtype, 2)
+    close(interpreted(quant_linear_triton, x, weight, launch=launch), exact(x, weight), dtype)
+    for size in (1e-30, 1e30, 0.0) if dtype == torch.bfloat16 else (1e-3, 1e2):
+        sized = (fenced(1, 328, torch.float32, 12) * size).to(dtype)
+        want = exact(sized, weight)
+        assert float((interpreted(quant_linear_triton, sized, weight, launch=launch).double() - want).norm()) <= 1e-2 * float(want.norm())
+    for bad in (torch.nan, torch.inf):
+        x[1, 3] = bad
+        got = interpreted(quant_linear_triton, x, weight, launch=launch)
+        assert got[1].isnan().all()
+        assert got[[0, 2]].isfinite().all()
 
 
 def test_no_rows_and_no_outputs() -> None:

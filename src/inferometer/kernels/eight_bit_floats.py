@@ -9,6 +9,38 @@ from inferometer.kernels.support import constexpr, kernel, tl
 
 
 @kernel()
+def dot_floats(word: Any, a: Any, b: Any, c: Any, d: Any, total: Any, assembled: constexpr) -> Any:
+    """total + the products of a word's four e4m3 numbers with a, b, c and d, in float32.
+
+    assembled: by the conversion that GPUs from 8.9 on have. The other knows no NaN: its bits stand for 480.
+    """
+    a, b, c, d = a.to(tl.float32), b.to(tl.float32), c.to(tl.float32), d.to(tl.float32)
+    if assembled:
+        code: tl.constexpr = """{
+            .reg .b16 low, high, h0, h1, h2, h3;
+            .reg .b32 pair0, pair1;
+            .reg .f32 f0, f1, f2, f3;
+            mov.b32 {low, high}, $1;
+            cvt.rn.f16x2.e4m3x2 pair0, low;
+            cvt.rn.f16x2.e4m3x2 pair1, high;
+            mov.b32 {h0, h1}, pair0;
+            mov.b32 {h2, h3}, pair1;
+            cvt.f32.f16 f0, h0;
+            cvt.f32.f16 f1, h1;
+            cvt.f32.f16 f2, h2;
+            cvt.f32.f16 f3, h3;
+            fma.rn.f32 f0, f0, $2, $6;
+            fma.rn.f32 f1, f1, $3, f0;
+            fma.rn.f32 f2, f2, $4, f1;
+            fma.rn.f32 $0, f3, $5, f2;
+        }"""
+        total = tl.inline_asm_elementwise(code, "=f,r,f,f,f,f,f", [word, a, b, c, d, total], dtype=tl.float32, is_pure=True, pack=1)
+    else:
+        total += wide_float(word << 24) * a + wide_float(word << 16) * b + wide_float(word << 8) * c + wide_float(word) * d
+    return total
+
+
+@kernel()
 def halves_of(row: Any, width: constexpr, chunk: constexpr, assembled: constexpr) -> Any:
     """(4 * width,) of a 16-bit type -> int32 (width,) each, of four neighbours: the first two as float16 and the last two; and float32
     (4 * width / chunk,), what their 1 stands for.
@@ -41,7 +73,7 @@ def half_bits(value: Any) -> Any:
 
 
 @kernel()
-def dot_floats(words: Any, first: Any, last: Any, assembled: constexpr) -> Any:
+def dot_halves(words: Any, first: Any, last: Any, assembled: constexpr) -> Any:
     """float32: the sum over four words of the products of their e4m3 numbers with four halves, of which `first` and `last` have two each.
 
     assembled: by the conversion that GPUs from 8.9 on have, in float16: halves are at most 8, so that no sum of 448 times eight of them is

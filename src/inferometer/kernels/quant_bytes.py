@@ -14,12 +14,11 @@ from inferometer.kernels.support import constexpr, kernel, tl
 @kernel("rows")
 def split_rows(
     x: Any, bytes_of: Any, worths: Any, gamma: Any, beta: Any, epsilon: Any, rows: Any, inputs: Any, padded: Any, x_row: Any,
-    kind: constexpr, members: constexpr, block: constexpr, width: constexpr, normed: constexpr, weighted: constexpr, shifted: constexpr,
-    assembled: constexpr, early: constexpr,
+    members: constexpr, block: constexpr, width: constexpr, normed: constexpr, weighted: constexpr, shifted: constexpr, early: constexpr,
 ) -> None:  # fmt: skip
-    """A row's `block` inputs in bytes, as `quant_bytes_product` takes them; normed first if asked.
+    """A row's `block` inputs in bytes, as `quant_bytes_product` takes them for int8; normed first if asked.
 
-    bytes_of: (2, members, padded), 3 of fp8, zeros where there is no input and no row; worths: float32 (padded / block, members).
+    bytes_of: int8 (2, members, padded), zeros where there is no input and no row; worths: float32 (padded / block, members).
     """
     if early:
         tl.extra.cuda.gdc_launch_dependents()
@@ -36,13 +35,8 @@ def split_rows(
         # The kernel before may still write x.
         tl.extra.cuda.gdc_wait()
     a = part_of_row(x + m * x_row, k, real, m < rows, factor, shift, epsilon, inputs, width, normed).to(tl.float32)
+    upper, lower, worth = two_bytes(a)
     at = bytes_of + m * padded + k
-    if kind == "fp8":
-        upper, lower, rest, worth = floats_of(a, x.dtype.element_ty, assembled)
-        if x.dtype.element_ty == tl.float16:
-            tl.store(at + 2 * members * padded, rest)
-    else:
-        upper, lower, worth = two_bytes(a)
     tl.store(at, upper)
     tl.store(at + members * padded, lower)
     tl.store(worths + number * members + m + tl.arange(0, 1), worth)
@@ -53,7 +47,7 @@ def quant_bytes_product(
     x: Any, data: Any, worths: Any, scale: Any, bias: Any, residual: Any, out: Any, partial: Any, arrived: Any, rows: Any, outputs: Any,
     inputs: Any, padded: Any, x_row: Any, residual_row: Any, out_row: Any, kind: constexpr, members: constexpr, parts: constexpr,
     tile: constexpr, block: constexpr, stages: constexpr, even: constexpr, activation: constexpr, biased: constexpr, added: constexpr,
-    assembled: constexpr, early: constexpr, readied: constexpr, halves: constexpr,
+    assembled: constexpr, early: constexpr, readied: constexpr,
 ) -> None:  # fmt: skip
     """Rows padded to those of a matrix product whose first side is the weight, `block` inputs an iteration.
 
@@ -61,7 +55,7 @@ def quant_bytes_product(
     instead is another product: x is an upper and a lower number of 8 bits (`two_bytes`, `floats_of`), by a scale for each row and each
     `block` of inputs. Parts as in `skinny`.
 
-    readied: x is what `split_rows` has left, of rows of `padded` numbers. halves: whether x was float16.
+    readied: x is what `split_rows` has left, of rows of `padded` numbers.
     """
     if early:
         tl.extra.cuda.gdc_launch_dependents()
@@ -93,9 +87,6 @@ def quant_bytes_product(
             split = x + m[:, None] * padded + k[None, :] + base
             upper = tl.load(split)
             lower = tl.load(split + members * padded)
-            rest = lower
-            if kind == "fp8" and halves:
-                rest = tl.load(split + 2 * members * padded)
             worth = tl.load(worths + base // block * members + m)
         else:
             if even:
@@ -108,7 +99,7 @@ def quant_bytes_product(
                 upper, lower, worth = two_bytes(a.to(tl.float32))
         if kind == "fp8":
             sums = tl.dot(w, tl.trans(lower), out_dtype=tl.float32) * 0.125
-            if halves:
+            if x.dtype.element_ty == tl.float16:
                 sums += tl.dot(w, tl.trans(rest), out_dtype=tl.float32) * 0.015625
             sums += tl.dot(w, tl.trans(upper), out_dtype=tl.float32)
             products += sums * worth[None, :]

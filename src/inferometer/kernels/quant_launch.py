@@ -15,7 +15,7 @@ WORD_INPUTS: dict[Kind, int] = {"int8": 4, "int4": 8, "fp8": 4}
 ROW_REGISTERS = 64
 """Of a thread, for all rows."""
 WHOLE: dict[int, tuple[tuple[int, int, int, int], ...]] = {
-    1: ((4, 3, 32, 0), (8, 2, 32, 0), (4, 4, 32, 0), (8, 2, 16, 0), (4, 4, 32, 1), (8, 2, 16, 1)),
+    1: ((4, 3, 32, 0), (8, 3, 32, 0), (8, 2, 32, 0), (4, 4, 32, 0), (8, 2, 16, 0)),
     2: ((8, 2, 16, 1), (4, 4, 16, 1), (16, 1, 16, 1)),
     4: ((8, 2, 16, 1), (4, 3, 16, 1), (16, 1, 16, 1)),
 }
@@ -26,6 +26,8 @@ WHOLE_NIBBLES: dict[int, tuple[tuple[int, int, int, int], ...]] = WHOLE | {
     1: ((8, 2, 16, 0), (4, 4, 32, 0), (8, 2, 32, 0), (4, 4, 32, 1), (8, 2, 16, 1)),
 }
 """The same for int4."""
+WHOLE_HALVES: tuple[tuple[int, int, int, int], ...] = ((4, 3, 32, 0), (8, 3, 32, 0), (8, 2, 32, 0))
+"""The same for e4m3 in float16, of one row."""
 FEW: tuple[tuple[int, int, int, int], ...] = (
     (64, 2, 5, 4), (128, 4, 5, 2), (128, 4, 3, 4),
 )  # fmt: skip
@@ -36,14 +38,12 @@ FEW_NIBBLES: tuple[tuple[int, int, int, int], ...] = (
 """The same for int4."""
 MORE: tuple[tuple[int, int, int, int], ...] = ((128, 8, 3, 2), (128, 4, 3, 2), (256, 8, 3, 1), (64, 4, 3, 3))
 """Of more than 32 rows, whose sums take most registers."""
-BYTES: tuple[tuple[int, int, int, int, int], ...] = (
-    (128, 256, 8, 3, 1), (128, 128, 4, 4, 2), (64, 256, 4, 4, 1), (128, 256, 4, 3, 1), (64, 128, 4, 4, 4),
-)  # fmt: skip
+BYTES: tuple[tuple[int, int, int, int, int], ...] = ((128, 256, 8, 3, 1), (128, 128, 4, 4, 2), (64, 256, 4, 4, 1))
 """Of 5 to 32 rows in bytes: (outputs, inputs an iteration, warps, stages, programs a processor). Not of int4, whose nibbles would be bytes
 in registers first: that took 38 us where FEW_NIBBLES took 24 (16 rows, 16384 x 4096, H200)."""
-READIED_BYTES: tuple[tuple[int, int, int, int, int], ...] = ((128, 256, 8, 3, 1), (128, 256, 8, 4, 1), (128, 128, 8, 6, 1))
-"""The same of rows that a launch of their own has split."""
-READIED_NIBBLES: tuple[tuple[int, int, int, int, int], ...] = ((64, 256, 4, 2, 4), (128, 256, 4, 3, 3), (128, 256, 8, 3, 2))
+READIED_BYTES: tuple[tuple[int, int, int, int, int], ...] = ((64, 256, 4, 4, 2), (128, 256, 8, 4, 1))
+"""The same of int8 and rows that a launch of their own has split."""
+READIED_NIBBLES: tuple[tuple[int, int, int, int, int], ...] = ((64, 256, 4, 2, 4), (128, 256, 4, 3, 2))
 """Of 5 to 32 rows and int4, whose rows a launch of their own has put in order: as BYTES."""
 READIED_GROUPS = 64, 128
 """Inputs of a group that such a launch serves: four threads read them, whole words each, and an iteration has four groups at most."""
@@ -69,19 +69,22 @@ def quant_candidates(rows: int, weight: QuantWeight) -> tuple[Tiling, ...]:
     block = (1 if weight.kind == "int4" and padded > MOST_ROWS else 2) * SPAN_WORDS * WORD_INPUTS[weight.kind]
     table = MORE if padded > MOST_ROWS else FEW_NIBBLES if weight.kind == "int4" else FEW
     few = [Tiling(outputs, block, warps, stages, programs, early=True) for outputs, warps, stages, programs in table]
-    if padded <= MOST_ROWS and weight.kind == "int4":
-        few += _in_order(weight)
+    # The launch that readies fewer rows takes longer than they would by themselves.
+    readied = padded not in WHOLE and padded <= MOST_ROWS
+    if weight.kind == "int4":
+        few += _in_order(weight) if readied else ()
     elif padded <= MOST_ROWS and IN_BYTES[0] <= capability(weight.device) < IN_BYTES[1]:
-        few = [*_in_bytes(), *few]
+        few = [
+            *_in_bytes(BYTES, readied=False),
+            *(_in_bytes(READIED_BYTES, readied=True) if readied and weight.kind == "int8" else ()),
+            *few,
+        ]
     return tuple(dict.fromkeys((*launches, *few)))
 
 
-def _in_bytes() -> tuple[Tiling, ...]:
-    return tuple(
-        Tiling(outputs, block, warps, stages, programs, early=True, in_bytes=True, readied=readied)
-        for table, readied in ((BYTES, False), (READIED_BYTES, True))
-        for outputs, block, warps, stages, programs in table
-    )
+def _in_bytes(table: tuple[tuple[int, int, int, int, int], ...], *, readied: bool) -> Iterator[Tiling]:
+    for outputs, block, warps, stages, programs in table:
+        yield Tiling(outputs, block, warps, stages, programs, early=True, in_bytes=True, readied=readied)
 
 
 def _in_order(weight: QuantWeight) -> tuple[Tiling, ...]:
@@ -111,14 +114,19 @@ def quant_tiling(rows: int, weight: QuantWeight) -> Tiling | None:
 
 
 def _wholes(rows: int, weight: QuantWeight) -> Iterator[Tiling]:
-    """A program holds its rows in registers: two bytes an input, in as many warps as a row of the weight takes."""
+    """A program holds its rows in registers: two bytes an input, or four for fp8 that is not in halves, in as many warps as a row of the
+    weight takes."""
     each = WORD_INPUTS[weight.kind]
     width = power_of_two(-(-weight.inputs // each))
-    for warps, programs, held, ahead in (WHOLE_NIBBLES if weight.kind == "int4" else WHOLE)[rows]:
-        inputs = width * each // (32 * min(warps, max(1, width // 128)))
-        if rows * inputs * 2 // 4 <= ROW_REGISTERS:
-            tile = min(64, max(1, held * 32 * warps // width))
-            yield Tiling(tile, width * each, warps, 1 + ahead, programs, early=True, whole=True)
+    tables = [((WHOLE_NIBBLES if weight.kind == "int4" else WHOLE)[rows], False)]
+    if weight.kind == "fp8" and rows == 1:
+        tables.append((WHOLE_HALVES, True))
+    for table, in_halves in tables:
+        for warps, programs, held, ahead in table:
+            inputs = width * each // (32 * min(warps, max(1, width // 128)))
+            if rows * inputs * (4 if weight.kind == "fp8" and not in_halves else 2) // 4 <= ROW_REGISTERS:
+                tile = min(64, max(1, held * 32 * warps // width))
+                yield Tiling(tile, width * each, warps, 1 + ahead, programs, early=True, whole=True, in_halves=in_halves)
 
 
 def words_of(weight: QuantWeight) -> torch.Tensor:

@@ -53,10 +53,10 @@ def quant_linear_triton(
 
     Moves the bytes of the weight once, and rows * (inputs + outputs) elements of x and the result (as many again of a residual). x is not
     rounded, whatever the weight's `activations` say: that buys nothing where the weight is all that is moved. Launches that hold whole
-    rows take it in fixed point, for int8 and int4 (see `fixed_point`), and sums in integers for 16 or 32 inputs, then in float32; for e4m3
-    in float16, and sums of eight (see `dot_floats`). Others widen the weight, int4 to numbers that are rounded to the type of x; those
-    whose rows are readied split rows into bytes (see `two_bytes`, `floats_of`) or multiply nibbles as whole numbers. Sums are taken in an
-    order that depends on the launch alone.
+    rows take it in fixed point, for int8 and int4 (see `fixed_point`), and sums in integers for 16 or 32 inputs, then in float32; e4m3 is
+    multiplied in float32, or in float16 and sums of eight (see `dot_halves`). Others widen the weight, int4 to numbers that are rounded to
+    the type of x, split rows into bytes (see `two_bytes`, `floats_of`), or multiply nibbles as whole numbers. Sums are taken in an order
+    that depends on the launch alone.
     Raises ValueError where rows of the weight are no whole words of 32 bits: those are for `widened`.
     """
     (rows, inputs), outputs = x.shape, weight.outputs
@@ -130,7 +130,8 @@ def _product(
             rows, outputs, span, x.stride(0), added.stride(0), out.stride(0), inputs=inputs,
             width=chosen.block // WORD_INPUTS[weight.kind], members=power_of_two(rows),
             normed=None if norm is None else norm.kind, weighted=gamma is not None, shifted=beta is not None,
-            assembled=capability(device) >= (FP8_CONVERSION if weight.kind == "fp8" else (6, 1)), stages=chosen.stages, **joined, **options,
+            assembled=capability(device) >= (FP8_CONVERSION if weight.kind == "fp8" else (6, 1)), stages=chosen.stages,
+            in_halves=chosen.in_halves, **joined, **options,
         )  # fmt: skip
         return
     assert norm is None or chosen.readied
@@ -150,19 +151,19 @@ def _product(
         norming, readying = _readying(x, norm, padded, early=early)
     if chosen.in_bytes:
         del options["group"], options["zeroed"]
-        assembled, halves = capability(device) >= (9, 0), x.dtype == torch.float16
         given, worths, x_row = x, weight.scale, x.stride(0)
         if chosen.readied:
-            given = torch.empty((3 if halves else 2, padded, width), dtype=weight.data.dtype, device=device)
+            assert weight.kind == "int8"
+            given = torch.empty((2, padded, width), dtype=torch.int8, device=device)
             worths = torch.empty((width // chosen.block, padded), dtype=torch.float32, device=device)
             split_rows.launch(
-                (padded, width // chosen.block), x, given, worths, *norming, rows, inputs, width, x_row, kind=weight.kind,
-                block=chosen.block, assembled=assembled, **readying,
+                (padded, width // chosen.block), x, given, worths, *norming, rows, inputs, width, x_row, block=chosen.block, **readying,
             )  # fmt: skip
         quant_bytes_product.launch(
             (tiles, parts), given, weight.data, worths, weight.scale, bias, added, out, partial, arrived, rows, outputs, inputs, width,
             x_row, added.stride(0), out.stride(0), members=padded, parts=parts, block=chosen.block, stages=chosen.stages,
-            even=inputs % chosen.block == 0, readied=chosen.readied, halves=halves, **options | {"assembled": assembled},
+            even=inputs % chosen.block == 0, readied=chosen.readied,
+            **options | {"assembled": capability(device) >= (9, 0)},
         )  # fmt: skip
         return
     neighbours = 2 if _grouped_warps(chosen, device) else 4

@@ -1,15 +1,15 @@
-"""The kernel for one to four rows and a weight in few bits: integer dot products with rows in fixed point, or of e4m3 in float16."""
+"""The kernel for one to four rows and a weight in few bits: integer dot products with rows in fixed point."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from inferometer.kernels.decode_parts import joined_row
-from inferometer.kernels.eight_bit_floats import dot_floats, halves_of
+from inferometer.kernels.eight_bit_floats import dot_floats, dot_halves, halves_of
 from inferometer.kernels.finish import finish
 from inferometer.kernels.fixed_point import bytes_together, dot_bytes, fixed_point, four
-from inferometer.kernels.norm import standardised
 from inferometer.kernels.prefetch import prefetch
+from inferometer.kernels.skinny_rows import whole_row
 from inferometer.kernels.support import constexpr, kernel, tl
 
 
@@ -20,11 +20,12 @@ def quant_rows_product(
     group: constexpr, zeroed: constexpr, width: constexpr, members: constexpr, tile: constexpr, normed: constexpr,
     weighted: constexpr, shifted: constexpr, activation: constexpr, biased: constexpr, added: constexpr,
     assembled: constexpr, stages: constexpr, early: constexpr, parts: constexpr, keys: constexpr, head_size: constexpr,
+    in_halves: constexpr,
 ) -> None:  # fmt: skip
     """Each program holds all rows, normed if asked, in fixed point, and takes `span` outputs, a tile at a time.
 
     words: the weight in words of 32 bits. Four are a chunk, which one thread reads and which shares a scale of the rows' and is part of
-    one group of the weight's. Otherwise as `rows_product`.
+    one group of the weight's. in_halves: e4m3 is multiplied in float16. Otherwise as `rows_product`.
 
     Nothing here is permuted: what is summed over lies in neighbouring lanes, then in neighbouring warps. Triton 3.6 adds up other lanes
     or warps than it should where a tensor of more sizes has been folded so that those of the sum are dealt out in another order.
@@ -57,45 +58,33 @@ def quant_rows_product(
     if parts:
         row0 = joined_row(x, mass, context, parts, keys, inputs // head_size, head_size)
     else:
-        row0 = given_row(x, k, real, factor, shift, epsilon, inputs, normed)
-    ready0 = ready(row0, kind, width, assembled)
+        row0 = whole_row(x, k, real, factor, shift, epsilon, inputs, normed)
+    ready0 = ready(row0, kind, width, in_halves, assembled)
     if members > 1:
-        row1 = given_row(x + tl.minimum(1, last) * x_row, k, real, factor, shift, epsilon, inputs, normed)
-        ready1 = ready(row1, kind, width, assembled)
+        row1 = whole_row(x + tl.minimum(1, last) * x_row, k, real, factor, shift, epsilon, inputs, normed)
+        ready1 = ready(row1, kind, width, in_halves, assembled)
     if members > 2:
-        row2 = given_row(x + tl.minimum(2, last) * x_row, k, real, factor, shift, epsilon, inputs, normed)
-        ready2 = ready(row2, kind, width, assembled)
-        row3 = given_row(x + tl.minimum(3, last) * x_row, k, real, factor, shift, epsilon, inputs, normed)
-        ready3 = ready(row3, kind, width, assembled)
+        row2 = whole_row(x + tl.minimum(2, last) * x_row, k, real, factor, shift, epsilon, inputs, normed)
+        ready2 = ready(row2, kind, width, in_halves, assembled)
+        row3 = whole_row(x + tl.minimum(3, last) * x_row, k, real, factor, shift, epsilon, inputs, normed)
+        ready3 = ready(row3, kind, width, in_halves, assembled)
     for base in tl.range(first, stop, tile, num_stages=1):
         n = base + tl.arange(0, tile)
         w1, s1, z1 = load_tile(words, scale, zero, base + tile, stop, outputs, inputs, each, group, zeroed, width, tile)
         whole = 1.0
         if kind != "int4":
             whole = tl.load(scale + tl.minimum(n, outputs - 1))
-        value = product(w, s, z, ready0, kind, zeroed, assembled) * whole
+        value = product(w, s, z, ready0, kind, zeroed, in_halves, assembled) * whole
         put(value, out, bias, residual, n, n < stop, activation, biased, added)
         if members > 1:
-            value = product(w, s, z, ready1, kind, zeroed, assembled) * whole
+            value = product(w, s, z, ready1, kind, zeroed, in_halves, assembled) * whole
             put(value, out + out_row, bias, residual + residual_row, n, (n < stop) & (rows > 1), activation, biased, added)
         if members > 2:
-            value = product(w, s, z, ready2, kind, zeroed, assembled) * whole
+            value = product(w, s, z, ready2, kind, zeroed, in_halves, assembled) * whole
             put(value, out + 2 * out_row, bias, residual + 2 * residual_row, n, (n < stop) & (rows > 2), activation, biased, added)
-            value = product(w, s, z, ready3, kind, zeroed, assembled) * whole
+            value = product(w, s, z, ready3, kind, zeroed, in_halves, assembled) * whole
             put(value, out + 3 * out_row, bias, residual + 3 * residual_row, n, (n < stop) & (rows > 3), activation, biased, added)
         w, s, z = w1, s1, z1
-
-
-@kernel()
-def given_row(
-    x: Any, k: Any, real: Any, factor: Any, shift: Any, epsilon: Any, inputs: constexpr, normed: constexpr,
-) -> Any:  # fmt: skip
-    """A row, normed if asked: then in float32, since to round a number takes as long as all else that is done to it, and fixed point rounds
-    less than its type would."""
-    row = tl.load(x + k, mask=real, other=0)
-    if normed is not None:
-        row = standardised(row.to(tl.float32), real, inputs, epsilon, normed == "layer") * factor + shift
-    return row
 
 
 @kernel()
@@ -123,7 +112,7 @@ def load_tile(
 
 
 @kernel()
-def ready(row: Any, kind: constexpr, width: constexpr, assembled: constexpr) -> Any:
+def ready(row: Any, kind: constexpr, width: constexpr, in_halves: constexpr, assembled: constexpr) -> Any:
     """A row (width * inputs of a word,) as `product` takes it: in parts (1, chunks)."""
     chunks: constexpr = width // 4
     if kind == "int4":
@@ -136,9 +125,12 @@ def ready(row: Any, kind: constexpr, width: constexpr, assembled: constexpr) -> 
             tl.reshape(unit, [1, chunks]), tl.reshape(total, [1, chunks]), spread(low0, chunks), spread(high0, chunks),
             spread(low1, chunks), spread(high1, chunks),
         )  # fmt: skip
-    elif kind == "fp8":
+    elif kind == "fp8" and in_halves:
         first, last, unit = halves_of(row, width, 16, assembled)
         parts = tl.reshape(unit, [1, chunks]), spread(first, chunks), spread(last, chunks)  # type: ignore[assignment]
+    elif kind == "fp8":
+        bytes0, bytes1, bytes2, bytes3 = four(tl.reshape(row, [1, chunks, 2, 2, 2, 2]))
+        parts = four(bytes0), four(bytes1), four(bytes2), four(bytes3)  # type: ignore[assignment]
     else:
         whole, unit = fixed_point(row, width * 4, 16)
         low, high = bytes_together(whole, width, assembled)
@@ -153,7 +145,9 @@ def spread(words: Any, chunks: constexpr) -> Any:
 
 
 @kernel()
-def product(w: Any, s: Any, z: Any, row: Any, kind: constexpr, zeroed: constexpr, assembled: constexpr) -> Any:
+def product(
+    w: Any, s: Any, z: Any, row: Any, kind: constexpr, zeroed: constexpr, in_halves: constexpr, assembled: constexpr,
+) -> Any:  # fmt: skip
     """float32 (tile,): of a tile of words and a row."""
     tile: constexpr = w.shape[0]
     chunks: constexpr = w.shape[1] // 4
@@ -171,9 +165,13 @@ def product(w: Any, s: Any, z: Any, row: Any, kind: constexpr, zeroed: constexpr
         # Where there are no zero points z is the 8 that stands for all.
         offset = (z.to(tl.float32) if zeroed else z) * total
         found = ((high * 256 + low).to(tl.float32) * unit - offset) * s.to(tl.float32)
-    elif kind == "fp8":
+    elif kind == "fp8" and in_halves:
         unit, first, last = row
-        found = dot_floats(parts, first, last, assembled) * unit
+        found = dot_halves(parts, first, last, assembled) * unit
+    elif kind == "fp8":
+        found = tl.zeros([tile, chunks], tl.float32)
+        for j in tl.static_range(4):
+            found = dot_floats(parts[j], row[0][j], row[1][j], row[2][j], row[3][j], found, assembled)
     else:
         unit, low0, high0 = row
         for j in tl.static_range(4):

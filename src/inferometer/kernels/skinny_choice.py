@@ -119,6 +119,7 @@ def _entry(item: Mapping[str, Any]) -> tuple[Shape, Tiling | None]:
             or type(tiles.whole) is not bool
             or type(tiles.in_bytes) is not bool
             or type(tiles.readied) is not bool
+            or type(tiles.in_halves) is not bool
             or tiles.programs < 0
         ):
             raise ValueError("a launch of other types")
@@ -128,6 +129,8 @@ def _entry(item: Mapping[str, Any]) -> tuple[Shape, Tiling | None]:
             raise ValueError("a launch that cannot be")
         if (tiles.in_bytes or tiles.readied) and (tiles.whole or shape.weight == PLAIN or tiles.block < 128):
             raise ValueError("a launch for weights in few bits")
+        if tiles.in_halves and not (tiles.whole and shape.weight.startswith("fp8")):
+            raise ValueError("a launch for e4m3")
         if tiles.whole and shape.rows > 4:
             raise ValueError("a launch for fewer rows")
     named = isinstance(shape.dtype, str) and isinstance(shape.weight, str)

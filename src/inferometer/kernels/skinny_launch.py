@@ -21,7 +21,7 @@ class Tiling:
     which it can norm first; block is all inputs then, and the outputs are dealt out to the programs; stages are always two, or for a weight
     in few bits one and the tiles that are fetched ahead. in_bytes: such a weight is multiplied as it lies, by rows split into bytes.
     readied: a launch of its own brings the rows into the form in which such a product takes them: bytes, or an order in which nibbles
-    are multiplied as whole numbers and scaled once a group."""
+    are multiplied as whole numbers and scaled once a group. in_halves: whole rows and e4m3 are multiplied in float16."""
 
     outputs: int
     block: int
@@ -32,6 +32,7 @@ class Tiling:
     whole: bool = False
     in_bytes: bool = False
     readied: bool = False
+    in_halves: bool = False
 
     def span(self, outputs: int, processors: int) -> int:
         """Outputs of each program that holds whole rows."""
