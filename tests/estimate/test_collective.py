@@ -56,6 +56,12 @@ def test_large_sums_take_what_was_measured_by_themselves() -> None:
         assert peer_sum_s(mib << 20, 2, H200) * 1e6 == pytest.approx(us, rel=0.3 if mib < 16 else 0.06)
 
 
+def test_a_sum_that_no_launch_holds_is_several() -> None:
+    once, twice = peer_sum_s(64 << 20, 4, H200), peer_sum_s(128 << 20, 4, H200)
+    assert twice == pytest.approx(2 * once)
+    assert peer_sum_s((64 << 20) + 16, 4, H200) - once == pytest.approx(30e-6, rel=0.01)
+
+
 def test_of_more_devices_each_adds_up_less() -> None:
     """What each sends grows from one half of a part twice to all of it twice."""
     two, four, eight = (peer_sum_s(64 << 20, devices, H200) for devices in (2, 4, 8))

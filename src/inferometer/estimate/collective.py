@@ -27,9 +27,11 @@ _WORD_S = 2.3e-6
 _PEER_SHARE = 0.51
 _COPY_SHARE = 0.85
 # A large sum is one launch, in which each device is sent its rows of all parts, adds them up and norms them, and sends them to all: 31 us
-# for 1 MiB, 41 for 4, 77 for 16 and 211 for 64, each way over the link at 0.94 of what copies alone carry.
+# for 1 MiB, 41 for 4, 77 for 16 and 211 for 64, each way over the link at 0.94 of what copies alone carry. Of more devices that holds where
+# each sends to the others by turns; sent to one after another in one order, the first half takes as long as n (n - 1) / 2 parts, not n - 1.
 _ROWS_FLOOR_S = 30e-6
 _ROWS_SHARE = 0.94
+_ROWS_BYTES = 64 << 20  # of a launch at most
 
 
 def all_reduce_s(payload_bytes: float, devices: int, link: Link, *, one_shot: bool) -> float:
@@ -54,7 +56,8 @@ def peer_sum_s(payload_bytes: float, devices: int, link: Link) -> float:
     floor = _PEER_FLOOR_S + (0.0 if link.word_s is None else link.word_s - _WORD_S)
     at_once = floor + (devices - 1) * payload_bytes / (_copies(link) * _PEER_SHARE / _COPY_SHARE)
     sent = 2 * (devices - 1) / devices * payload_bytes
-    return min(at_once, _ROWS_FLOOR_S + sent / (_copies(link) * _ROWS_SHARE))
+    launches = max(1, math.ceil(payload_bytes / _ROWS_BYTES))
+    return min(at_once, launches * _ROWS_FLOOR_S + sent / (_copies(link) * _ROWS_SHARE))
 
 
 def _copies(link: Link) -> float:
