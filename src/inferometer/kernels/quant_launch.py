@@ -65,7 +65,8 @@ def quant_candidates(rows: int, weight: QuantWeight) -> tuple[Tiling, ...]:
     if not words_possible(weight) or (weight.group is not None and weight.group % 32 and weight.group < weight.inputs):
         return ()
     padded = power_of_two(rows)
-    launches = list(_wholes(padded, weight)) if padded in WHOLE else []
+    wholes = (WHOLE_NIBBLES if weight.kind == "int4" else WHOLE).get(padded, ())
+    launches = list(_wholes(padded, weight, wholes))
     block = (1 if weight.kind == "int4" and padded > MOST_ROWS else 2) * SPAN_WORDS * WORD_INPUTS[weight.kind]
     table = MORE if padded > MOST_ROWS else FEW_NIBBLES if weight.kind == "int4" else FEW
     few = [Tiling(outputs, block, warps, stages, programs, early=True) for outputs, warps, stages, programs in table]
@@ -79,6 +80,8 @@ def quant_candidates(rows: int, weight: QuantWeight) -> tuple[Tiling, ...]:
             *(_in_bytes(READIED_BYTES, readied=True) if readied and weight.kind == "int8" else ()),
             *few,
         ]
+    if padded == 1 and weight.kind == "fp8":
+        few += _wholes(padded, weight, WHOLE_HALVES, in_halves=True)
     return tuple(dict.fromkeys((*launches, *few)))
 
 
@@ -113,20 +116,16 @@ def quant_tiling(rows: int, weight: QuantWeight) -> Tiling | None:
     return next(iter(launches), None)
 
 
-def _wholes(rows: int, weight: QuantWeight) -> Iterator[Tiling]:
+def _wholes(rows: int, weight: QuantWeight, table: tuple[tuple[int, int, int, int], ...], *, in_halves: bool = False) -> Iterator[Tiling]:
     """A program holds its rows in registers: two bytes an input, or four for fp8 that is not in halves, in as many warps as a row of the
     weight takes."""
     each = WORD_INPUTS[weight.kind]
     width = power_of_two(-(-weight.inputs // each))
-    tables = [((WHOLE_NIBBLES if weight.kind == "int4" else WHOLE)[rows], False)]
-    if weight.kind == "fp8" and rows == 1:
-        tables.append((WHOLE_HALVES, True))
-    for table, in_halves in tables:
-        for warps, programs, held, ahead in table:
-            inputs = width * each // (32 * min(warps, max(1, width // 128)))
-            if rows * inputs * (4 if weight.kind == "fp8" and not in_halves else 2) // 4 <= ROW_REGISTERS:
-                tile = min(64, max(1, held * 32 * warps // width))
-                yield Tiling(tile, width * each, warps, 1 + ahead, programs, early=True, whole=True, in_halves=in_halves)
+    for warps, programs, held, ahead in table:
+        inputs = width * each // (32 * min(warps, max(1, width // 128)))
+        if rows * inputs * (4 if weight.kind == "fp8" and not in_halves else 2) // 4 <= ROW_REGISTERS:
+            tile = min(64, max(1, held * 32 * warps // width))
+            yield Tiling(tile, width * each, warps, 1 + ahead, programs, early=True, whole=True, in_halves=in_halves)
 
 
 def words_of(weight: QuantWeight) -> torch.Tensor:
