@@ -280,7 +280,7 @@ def test_every_row_has_its_pages_or_the_case_is_oom_while_groups_make_do_with_le
     fits, refused = run(tiny_model(tmp_path, "llama"), **asked)
     assert (fits.status, fits.pages_peak, refused.status, refused.pages_peak) == ("ok", 6, "oom", None)
     assert "4 x 21 tokens together need 8 pages of KV cache" in str(refused.evidence)
-    assert "7 (0.00 GiB) are available" in str(refused.evidence)
+    assert "(32.0 KiB), 7 (28.0 KiB) are available" in str(refused.evidence)
     whole, blocks = run(tiny_model(tmp_path, "llama"), admission="zigzag", group_size=2, **asked)
     assert (whole.status, blocks.status) == ("ok", "ok")
     assert (whole.prefill_ms is not None, blocks.prefill_ms is not None) == (True, False)

@@ -32,6 +32,7 @@ from inferometer.hardware.host_memory import free_host_bytes
 from inferometer.kernels.skinny_choice import bucket
 from inferometer.kernels.skinny_launch import MOST_ROWS
 from inferometer.kernels.support import usable, variants
+from inferometer.model.byte_size import gib
 from inferometer.nn.batch import prompt_batch
 from inferometer.nn.cache import PagedCache
 from inferometer.schedule.admission import Admission
@@ -349,9 +350,8 @@ class NativeBackend:
             if needed > room.pages:
                 page = PagedCache.page_bytes(self._llm.model.local, self._llm.kv_dtype, PAGE_SIZE)
                 raise CacheTooSmallError(
-                    f"{least} x {tokens} tokens together need {needed} pages of KV cache ({needed * page / 2**30:.2f} GiB), "
-                    f"{room.pages} ({room.pages * page / 2**30:.2f} GiB) are available; "
-                    "use a smaller batch or length, or raise --gpu-memory"
+                    f"{least} x {tokens} tokens together need {needed} pages of KV cache ({gib(needed * page)}), "
+                    f"{room.pages} ({gib(room.pages * page)}) are available; use a smaller batch or length, or raise --gpu-memory"
                 )
         return room
 

@@ -10,6 +10,7 @@ from inferometer.bench.plan.question import Question
 from inferometer.bench.prediction.priced import estimator_arguments, reads_disk
 from inferometer.errors import UserError
 from inferometer.estimate.estimate import Estimate, estimate
+from inferometer.model.byte_size import gib
 
 # A case is checked with one forward pass or two and a few steps beside its own work, which is at most as much as two runs of it.
 _CHECK_FORWARDS: Final = 2
@@ -45,15 +46,14 @@ class Forecast:
         """Why it cannot fit whatever is done; None if it may."""
         if self.least_bytes is None or self.capacity_bytes is None or self.least_bytes <= self.capacity_bytes:
             return None
-        needed, there = self.least_bytes / 2**30, self.capacity_bytes / 2**30
-        return f"weights and KV cache alone need {needed:.1f} GiB, and {there:.1f} GiB are there"
+        return f"weights and KV cache alone need {gib(self.least_bytes, digits=1)}, and {gib(self.capacity_bytes, digits=1)} are there"
 
     @property
     def too_much(self) -> str | None:
         """Why it is not expected to fit; None if it is, or nobody knows."""
         if self.peak_bytes is None or self.capacity_bytes is None or self.peak_bytes <= self.capacity_bytes:
             return None
-        return f"{self.peak_bytes / 2**30:.1f} GiB are expected to be needed, and {self.capacity_bytes / 2**30:.1f} GiB are there"
+        return f"{gib(self.peak_bytes, digits=1)} are expected to be needed, and {gib(self.capacity_bytes, digits=1)} are there"
 
     @property
     def expected(self) -> Literal["ok", "oom"]:
