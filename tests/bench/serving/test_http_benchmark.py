@@ -53,7 +53,8 @@ def test_our_own_server_in_both_apis(server: RunningServer, api: str, tokenizer:
         assert (found["served"], found["failed"], found["failures"]) == (record.requests, 0, {})
         assert found["output_tokens"] == {"mean": 5, "min": 5, "max": 5}
         assert found["notes"] == [] or found["client"]["bound"]
-        assert found["itl"]["count"] <= 4 * found["served"]
+        # Tokens that came at once have no gaps between them; on a busy machine that can be all.
+        assert (found["itl"] or {"count": 0})["count"] <= 4 * found["served"]
         assert found["goodput"] == pytest.approx(found["requests_s"])
         assert found["length_forced"] == (record.api == "openai")
         if record.api == "openai":

@@ -32,8 +32,9 @@ def tune_sums(collective: GpuCollective) -> None:
     known = collective.broadcast(dict(load_choice(path)) if collective.rank == 0 else {})
     if not known:
         with torch.cuda.device(collective.device), torch.inference_mode():
-            # Between two ranks the library sends as much as rows do, and norms nothing.
-            ways = WAYS if collective.size > 2 else tuple(way for way in WAYS if way != "nccl")
+            # No GPU has run those that are like another yet (benchmarks/collectives.py --only ways does). Between two ranks the library
+            # sends as much as rows do, and norms nothing.
+            ways = tuple(way for way in WAYS if way not in LIKE and (way != "nccl" or collective.size > 2))
             times = {size: times_s(collective, size, [way for way in ways if agrees(collective, way, size)]) for size in SIZES}
             torch.cuda.synchronize()
         known = collective.broadcast(best(times))
