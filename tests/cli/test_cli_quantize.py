@@ -79,6 +79,25 @@ def test_a_folder_runs_like_the_model_it_was_made_from(
     assert same["top1_agreement"] == 1
 
 
+def test_a_folder_in_few_bits_is_priced_as_such(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "int8"
+    assert main(["quantize", str(model), "--quantize", "int8", "-o", str(folder)]) == 0
+    capsys.readouterr()
+    asked = "--device", "l4", "--dtype", "float16", "--sequence-length", "8", "--decode-length", "2", "--json"
+    found = answer(capsys, "estimate", folder, *asked)
+    assert found["peak_memory_bytes"] == answer(capsys, "estimate", model, "--quantize", "int8", *asked)["peak_memory_bytes"]
+    assert found["peak_memory_bytes"] != answer(capsys, "estimate", model, *asked)["peak_memory_bytes"]
+    assert "is in int8 already" in refused(capsys, "estimate", folder, "--quantize", "int4", *asked)
+    sizes = {}
+    for name, flags in ("folder", (folder,)), ("rounded", (model, "--quantize", "int8")), ("plain", (model,)):
+        out = tmp_path / f"{name}.jsonl"
+        case = "--batch-size", "1", "--sequence-length", "8", "--decode-length", "2", "--runs", "1", "--no-energy", "--output"
+        assert main(["bench", *map(str, flags), *case, str(out)]) == 0
+        record = json.loads(out.read_text())
+        sizes[name] = record["sizes"]["model"], record["quantize"]
+    assert sizes["folder"] == sizes["rounded"] != sizes["plain"]
+
+
 def test_quality_is_that_of_a_float64_evaluation(model: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ("--file", text, "--device", "cpu", "--sequence-length", 50, "--json")
     found = answer(capsys, "quality", model, "--quantize", "int4-g32", *options)

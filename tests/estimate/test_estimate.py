@@ -239,3 +239,8 @@ def test_what_estimates_are_made_from_is_read_with_the_package() -> None:
     code += "found = inferometer.estimate.estimate('opt-1.3b', 'l4', batch_size=1, sequence_length=64, decode_length=8)\n"
     code += "assert found.decode_token_ms > 0"
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": ":".join(sys.path)})
+
+
+def test_offloading_is_for_one_device() -> None:
+    with pytest.raises(UserError, match="--offload is for one device, and --tensor-parallel is 2"):
+        estimate("opt-6.7b", "a100-sxm-80gb", batch_size=1, sequence_length=64, tensor_parallel=2, offload="weights")

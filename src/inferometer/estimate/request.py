@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, cast, get_args
 
-from inferometer.errors import UserError
+from inferometer.errors import ModelError, UserError
 from inferometer.estimate.groups import Order
 from inferometer.estimate.layout import PARALLELS, Layout
 from inferometer.estimate.memory import is_cpu
@@ -18,9 +18,10 @@ from inferometer.hardware.catalogue import find_device, slugs
 from inferometer.hardware.device import DeviceSpec
 from inferometer.hardware.links import Link, host_link, link_between
 from inferometer.model.description import ModelDescription, describe
-from inferometer.model.formats import COMPUTE_DTYPES, DTYPE_ALIASES, KV_DTYPES, Formats, weight_format
+from inferometer.model.formats import COMPUTE_DTYPES, DTYPE_ALIASES, KV_DTYPES, Formats, WeightFormat, weight_format
 from inferometer.model.offload import NOWHERE_ELSE, Offload, read_offload
 from inferometer.model.outline import read_outline
+from inferometer.model.quantisation import read_quantisation, resolve_quantize
 from inferometer.model.shard import check_shards
 from inferometer.model.spec import ModelSpec
 from inferometer.schedule.groups import GROUP_SIZE
@@ -109,6 +110,8 @@ def resolve(
     if link is not None and layout.devices == 1:
         link_between(found, max(gpus, 2), link)  # nothing crosses it, but a name that is wrong is still refused
     elsewhere = _offload(offload, found)
+    if shards > 1 and (elsewhere.weights or elsewhere.pages):
+        raise UserError(f"--offload is for one device, and --tensor-parallel is {shards}; leave one of them out")
     order = _order(admission, group_size, forward_only)
     if num_groups is not None and (order is None or num_groups < 1):
         raise UserError("--num-groups goes with --admission zigzag or diagonal, and is at least 1")
@@ -121,7 +124,7 @@ def resolve(
         link=link_between(found, layout.devices, link) if layout.devices > 1 else None,
         formats=Formats(
             dtype=name,
-            weights=None if quantize is None else weight_format(quantize, name),
+            weights=_weights(quantize, name, config, spec),
             kv_dtype=None if kv_dtype == "auto" else DTYPE_ALIASES.get(kv_dtype, kv_dtype),
             shards=shards,
         ),
@@ -202,6 +205,17 @@ def _spec(model: str | ModelSpec | ModelDescription | None) -> tuple[ModelSpec, 
         return model, {}
     found = model if isinstance(model, ModelDescription) else describe(model, config_only=True, read=read_outline)
     return found.spec, found.config
+
+
+def _weights(quantize: str | None, dtype: str, config: Mapping[str, Any], spec: ModelSpec) -> WeightFormat | None:
+    """The format of the layers' weights: that asked for, or that of the checkpoint. Raises UserError where both are there and differ."""
+    try:
+        stored = read_quantisation(config, spec.name)
+    except ModelError:  # a checkpoint in a way that is not run here is estimated by what is asked for
+        stored = None
+    if stored is not None:
+        return resolve_quantize(quantize, stored)
+    return None if quantize is None else weight_format(quantize, dtype)
 
 
 def _check_length(spec: ModelSpec, length: int, generated: int) -> None:

@@ -119,6 +119,13 @@ def test_a_forward_alone() -> None:
     assert dict(cells(parameter_table(records[0]))[1:])["Decode Length"] == "None"
 
 
+def test_what_is_faster_than_its_bound_is_told_with_the_remedy() -> None:
+    slow, fast = (made([10.0], [2.0], bound=Bound(prefill_ms=5.0, decode_token_ms=ms, basis="calibrated")) for ms in (2.0, 4.0))
+    assert "--calibrate" not in notes([slow])
+    assert "- Above 100 % of bound" in notes([slow, fast])
+    assert "`inferometer devices --calibrate" in notes([fast])
+
+
 def test_bound_and_prediction_are_columns_only_where_a_record_has_them() -> None:
     plain = made([10.0], [4.0], batch_size=2)
     bounded = made(

@@ -65,6 +65,12 @@ def _outlook_notes(records: Sequence[Record]) -> list[str]:
             "- % of bound: the least time that this device needs for the work, over the average. The least time is, op by op, the longer "
             f"of that of its FLOPs and that of the bytes that must move ({bounds[0].basis} limits). Binds: which of the two it mostly is."
         )
+        if any(_faster_than_its_bound(record) for record in records):
+            again = f"inferometer devices --calibrate{' --device cpu' if records[0].device == 'cpu' else ''}"
+            lines.append(
+                "- Above 100 % of bound: the device is faster than the limits that the bound rests on; if they were measured while it was "
+                f"busy, measure them again: `{again}`."
+            )
     predictions = [r.predicted for r in records if r.predicted is not None]
     if predictions:
         lines.append("- Predicted: what the estimator expects, and how far that is from the average.")
@@ -74,6 +80,15 @@ def _outlook_notes(records: Sequence[Record]) -> list[str]:
                 f"- No bound: the limits of this device are unknown until `{calibrate}` has measured them ({predictions[0].basis})."
             )
     return lines
+
+
+def _faster_than_its_bound(record: Record) -> bool:
+    """By more than the scatter of a measurement."""
+    times = (record.forward_ms, record.prefill_ms, record.decode_token_ms)
+    if record.bound is None:
+        return False
+    bounds = (record.bound.forward_ms, record.bound.prefill_ms, record.bound.decode_token_ms)
+    return any(time is not None and bound is not None and bound > 1.05 * time.mean for time, bound in zip(times, bounds, strict=True))
 
 
 def _use_notes(record: Record) -> list[str]:
