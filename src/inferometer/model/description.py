@@ -84,7 +84,7 @@ def with_weights(description: ModelDescription, *, revision: str | None = None) 
         return description
     if description.name in store.EMBEDDED:
         return _embedded(description.name, fetch=True)
-    remedy = "use --weights dummy, or pass a folder with the weights"
+    remedy = "pass a folder with the weights (generate, bench and serve also take --weights dummy)"
     if description.hub_id is None:
         raise ModelError(f"{description.name} has no published weights: {remedy}")
     try:
