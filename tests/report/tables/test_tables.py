@@ -126,6 +126,15 @@ def test_what_is_faster_than_its_bound_is_told_with_the_remedy() -> None:
     assert "`inferometer devices --calibrate" in notes([fast])
 
 
+def test_a_run_whose_phases_share_sweeps_stands_beside_its_bound_and_prediction() -> None:
+    bound, predicted = Bound(total_ms=10.0, binds={"total_ms": "compute"}, basis="calibrated"), Predicted(total_ms=30.0)
+    record = made(total=[20.0], admission="diagonal", group_size=2, num_groups=1, bound=bound, predicted=predicted)
+    header, row = cells(latency_table([record]))
+    assert dict(zip(header, row, strict=True)) | {"% of bound": "50.0 %", "Binds": "compute", "Predicted": "30.00 ms (+50.0 %)"} == dict(
+        zip(header, row, strict=True)
+    )
+
+
 def test_bound_and_prediction_are_columns_only_where_a_record_has_them() -> None:
     plain = made([10.0], [4.0], batch_size=2)
     bounded = made(

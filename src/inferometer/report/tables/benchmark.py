@@ -154,15 +154,15 @@ def _size_header(records: Sequence[Record]) -> str:
 
 
 def _bound_cells(record: Record, step: Step, summary: Summary) -> list[str]:
-    least = None if record.bound is None or step.bound is None else getattr(record.bound, step.bound)
-    if record.bound is None or step.bound is None or least is None:
+    least = None if record.bound is None else getattr(record.bound, step.bound)
+    if record.bound is None or least is None:
         return ["-", "-"]
     binds = (record.bound.binds or {}).get(step.bound, "-")
     return [f"{100 * least * step.bound_steps(record) / summary.mean:.1f} %", binds]
 
 
 def _predicted_cell(record: Record, step: Step, summary: Summary) -> str:
-    expected = None if record.predicted is None or step.bound is None else getattr(record.predicted, step.bound)
+    expected = None if record.predicted is None else getattr(record.predicted, step.bound)
     if expected is None:
         return "-"
     expected *= step.bound_steps(record)

@@ -84,10 +84,10 @@ def _outlook_notes(records: Sequence[Record]) -> list[str]:
 
 def _faster_than_its_bound(record: Record) -> bool:
     """By more than the scatter of a measurement."""
-    times = (record.forward_ms, record.prefill_ms, record.decode_token_ms)
+    times = (record.forward_ms, record.prefill_ms, record.decode_token_ms, record.total_ms)
     if record.bound is None:
         return False
-    bounds = (record.bound.forward_ms, record.bound.prefill_ms, record.bound.decode_token_ms)
+    bounds = (record.bound.forward_ms, record.bound.prefill_ms, record.bound.decode_token_ms, record.bound.total_ms)
     return any(time is not None and bound is not None and bound > 1.05 * time.mean for time, bound in zip(times, bounds, strict=True))
 
 

@@ -12,20 +12,20 @@ _FAILED = {"oom": "OOM", "error": "error", "timeout": "timeout", "skipped": "ski
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A group of rows: `time` names the record's latency, `bound` what bounds it, if anything does, and `bound_steps(record)` how many
-    of the bounded unit it spans.
+    """A group of rows: `time` names the record's latency, `bound` the time of the bound and of the prediction beside it, and
+    `bound_steps(record)` how many of that unit it spans.
     """
 
     label: str
     time: str
-    bound: str | None
+    bound: str
     bound_steps: Callable[[Record], int] = lambda record: 1
 
 
 PREFILL = Step("Prefill", "prefill_ms", "prefill_ms")
 TOKEN = Step("Decode (token)", "decode_token_ms", "decode_token_ms")
 TOTAL = Step("Decode (total)", "decode_total_ms", "decode_token_ms", lambda record: record.steps)
-WHOLE = Step("Total", "total_ms", None)
+WHOLE = Step("Total", "total_ms", "total_ms")
 FORWARD = Step("Forward", "forward_ms", "forward_ms")
 
 
