@@ -9,7 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferometer.engine.parallel.sum_choice import SIZES, WAYS, Way, best, choice_path, load_choice, save_choice, size_class, way_for
+from inferometer.engine.parallel.sum_choice import (
+    LIKE,
+    SCHEMA_VERSION,
+    SIZES,
+    WAYS,
+    Way,
+    best,
+    choice_path,
+    load_choice,
+    offered,
+    save_choice,
+    size_class,
+    way_for,
+)
 
 ALL = dict.fromkeys(WAYS, True)
 CHOICE: dict[int, Way] = {size: "mailbox" if size < 1 << 22 else "rows" for size in SIZES}
@@ -55,11 +68,11 @@ def test_a_choice_is_read_as_it_was_written(tmp_path: Path) -> None:
         "",
         "[]",
         "{}",
-        '{"schema_version": 1, "ways": []}',
-        '{"schema_version": 1, "ways": {"262144": "mailbox"}}',
-        '{"schema_version": 1, "ways": {"x": 1}}',
+        json.dumps({"schema_version": SCHEMA_VERSION, "ways": []}),
+        json.dumps({"schema_version": SCHEMA_VERSION, "ways": {"262144": "mailbox"}}),
+        json.dumps({"schema_version": SCHEMA_VERSION, "ways": {"x": 1}}),
         json.dumps({"schema_version": 0, "ways": {str(size): "nccl" for size in SIZES}}),
-        json.dumps({"schema_version": 1, "ways": {str(size): "smoke" for size in SIZES}}),
+        json.dumps({"schema_version": SCHEMA_VERSION, "ways": {str(size): "smoke" for size in SIZES}}),
     ],
 )
 def test_a_damaged_file_counts_as_none(tmp_path: Path, text: str) -> None:
@@ -75,3 +88,9 @@ def test_a_folder_that_takes_nothing_is_no_error(tmp_path: Path) -> None:
 
 def test_other_cards_and_numbers_of_ranks_choose_for_themselves() -> None:
     assert len({choice_path("NVIDIA H200", 2), choice_path("NVIDIA H200", 4), choice_path("NVIDIA A100", 2)}) == 3
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_what_no_gpu_has_run_is_not_offered(ranks: int) -> None:
+    assert set(offered(ranks)) == {"mailbox", "rows"} | ({"nccl"} if ranks > 2 else set())
+    assert not set(offered(ranks)) & set(LIKE)

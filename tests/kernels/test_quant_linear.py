@@ -14,7 +14,7 @@ from torch import Tensor
 from inferometer.kernels.arrivals import arrivals
 from inferometer.kernels.finish import finish_torch
 from inferometer.kernels.norm import NormWeights, norm_torch
-from inferometer.kernels.quant_launch import WORD_INPUTS, quant_candidates, quant_tiling, words_possible
+from inferometer.kernels.quant_launch import WORD_INPUTS, quant_candidates, quant_launches, quant_tiling, words_possible
 from inferometer.kernels.quant_linear import quant_linear_torch, quant_linear_triton
 from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.kernels.skinny_launch import Tiling
@@ -268,6 +268,16 @@ class TestTable:
             assert launch.programs > 0
             assert not launch.whole or rows <= 4
             assert not launch.whole or launch.block >= inputs
+
+    @pytest.mark.parametrize("name", FORMATS)
+    @pytest.mark.parametrize("rows", [1, 3, 16, 32])
+    def test_what_a_card_has_left_in_doubt_does_not_serve(self, rows: int, name: str) -> None:
+        weight = drawn_weight(2, 4096, **FORMATS[name])
+        serving = quant_launches(rows, weight)
+        assert set(serving) <= set(quant_candidates(rows, weight))
+        assert serving
+        assert quant_tiling(rows, weight) in serving
+        assert not any(launch.readied or launch.in_halves for launch in serving)
 
     @pytest.mark.parametrize("name", FORMATS)
     @pytest.mark.parametrize("rows", [1, 2, 3, 4])

@@ -87,8 +87,8 @@ def quant_candidates(rows: int, weight: QuantWeight) -> tuple[Tiling, ...]:
 def quant_launches(rows: int, weight: QuantWeight) -> tuple[Tiling, ...]:
     """Those of them that may serve; the first does unless measuring says otherwise.
 
-    Not those that ready rows or multiply in halves: of 216 GPU tests with them on an H200 (Triton 3.6, 200 had run when time was up) two
-    failed, and it is not known which. They are timed by benchmarks/quantization.py and held to the formula by the tests alone.
+    Not those that ready rows or multiply in halves, most of which first ran in 216 GPU tests of this and other things (an H200, Triton
+    3.6): 200 had run when time was up, two had failed, and which is not known. The tests alone hold them to the formula.
     """
     return tuple(launch for launch in quant_candidates(rows, weight) if not (launch.readied or launch.in_halves))
 

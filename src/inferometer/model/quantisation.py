@@ -79,6 +79,12 @@ def read_quantisation(config: Mapping[str, Any], name: str) -> Quantisation | No
     raise options.error(f"not supported, only {', '.join(METHODS)}; use the checkpoint before quantisation")
 
 
+def stored_form(config: Mapping[str, Any], name: str) -> str | None:
+    """The --quantize value with which `inferometer quantize` has written a model, None for others. Raises as `read_quantisation`."""
+    stored = read_quantisation(config, name)
+    return None if stored is None else stored.form
+
+
 def check_quantize(name: str | None) -> None:
     """Raises UserError for an unknown --quantize value, whatever the model."""
     if name is not None:

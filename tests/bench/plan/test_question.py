@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,8 @@ from inferometer.hardware.detect import Machine
 from inferometer.hardware.host import Host
 from inferometer.hardware.nvidia import Gpu
 from inferometer.model.presets import preset
+from inferometer.model.quantisation import VERSION
+from tiny_models import tiny_model
 
 HERE = place()
 
@@ -51,6 +54,29 @@ def test_the_case_is_the_one_that_bench_would_have() -> None:
     ((case,),) = request.rounds(known.spec(), dtype="float16", device="l4", device_name="x")
     assert question.case == case
     assert question.case.case_id == case.case_id
+    assert question.refusal is None
+
+
+@pytest.mark.parametrize("name", ["int8", "int4-g64"])
+def test_a_folder_that_quantize_wrote_is_a_case_of_its_format(tmp_path: Path, name: str) -> None:
+    """Else its bytes, and with them its bound, would be those of plain weights."""
+    folder = tiny_model(tmp_path, "llama", quantization_config={"quant_method": "inferometer", "version": VERSION, "format": name})
+    text = f"""
+title = "t"
+[fixed]
+model = "{folder}"
+weights = "dummy"
+batch_size = 4
+sequence_length = 8
+decode_length = 2
+[[part]]
+name = "p"
+[[part.columns]]
+name = "one"
+backend = "native"
+"""
+    (question,) = questions(read_study(text, "mine", "mine.toml").study(), lambda device: HERE)
+    assert question.case.quantize == question.request.quantize == name
     assert question.refusal is None
 
 

@@ -32,7 +32,7 @@ from inferometer.engine.device import resolve_device, resolve_dtype
 from inferometer.errors import UserError
 from inferometer.hardware.catalogue import find_device
 from inferometer.model.description import ModelDescription, describe, with_weights
-from inferometer.model.quantisation import read_quantisation
+from inferometer.model.quantisation import stored_form
 from inferometer.nn.load import open_source
 from inferometer.text.load import load_tokenizer
 
@@ -68,15 +68,11 @@ def resolve(request: BenchRequest) -> Opening:
         description = with_weights(description)
     device = resolve_device(request.device)
     dtype = _dtype(request, description, device)
-    resolved = replace(request, dtype=str(dtype).removeprefix("torch."), quantize=_format(request, description))
+    # Records and bounds count the bytes that weights have, whoever rounded them.
+    quantize = request.quantize or stored_form(description.config, description.name)
+    resolved = replace(request, dtype=str(dtype).removeprefix("torch."), quantize=quantize)
     resolved.check_backends(spec=description.spec, device=device.type)
     return Opening(request=resolved, description=description, device=device, dtype=dtype)
-
-
-def _format(request: BenchRequest, description: ModelDescription) -> str | None:
-    """What --quantize says, or the format in which `inferometer quantize` has written the weights: records and bounds count its bytes."""
-    stored = read_quantisation(description.config, description.name)
-    return request.quantize if request.quantize is not None or stored is None else stored.form
 
 
 def open_backend(found: BackendEntry, opening: Opening) -> Backend | Unopened:

@@ -35,6 +35,15 @@ Choice: TypeAlias = Mapping[int, Way]
 """By size; empty before anything is measured."""
 
 
+def offered(ranks: int) -> tuple[Way, ...]:
+    """The ways that are measured for a choice.
+
+    Those that are like another are left out: no GPU has run them yet (`benchmarks/collectives.py --only ways` does, and says whether they
+    agree with it). Between two ranks the library sends as much as rows do, and norms nothing.
+    """
+    return tuple(way for way in WAYS if way not in LIKE and (way != "nccl" or ranks > 2))
+
+
 def size_class(nbytes: int) -> int:
     """The size that so many bytes count as."""
     wanted = power_of_two(max(1, nbytes))

@@ -10,7 +10,7 @@ import torch
 from inferometer.engine.device_clock import median_seconds
 from inferometer.engine.graph import Graph
 from inferometer.engine.parallel.gpu_collective import GpuCollective
-from inferometer.engine.parallel.sum_choice import LIKE, SIZES, WAYS, Way, best, choice_path, load_choice, save_choice
+from inferometer.engine.parallel.sum_choice import LIKE, SIZES, WAYS, Way, best, choice_path, load_choice, offered, save_choice
 from inferometer.kernels.norm import NormWeights
 
 CALLS: Final = 10
@@ -32,10 +32,7 @@ def tune_sums(collective: GpuCollective) -> None:
     known = collective.broadcast(dict(load_choice(path)) if collective.rank == 0 else {})
     if not known:
         with torch.cuda.device(collective.device), torch.inference_mode():
-            # No GPU has run those that are like another yet (benchmarks/collectives.py --only ways does). Between two ranks the library
-            # sends as much as rows do, and norms nothing.
-            ways = tuple(way for way in WAYS if way not in LIKE and (way != "nccl" or collective.size > 2))
-            times = {size: times_s(collective, size, [way for way in ways if agrees(collective, way, size)]) for size in SIZES}
+            times = {size: times_s(collective, size, offered(collective.size)) for size in SIZES}
             torch.cuda.synchronize()
         known = collective.broadcast(best(times))
         if "nccl" not in known.values():

@@ -12,14 +12,13 @@ from inferometer.bench.records.statistics import Summary
 
 @dataclass(frozen=True, slots=True)
 class PhaseNames:
-    """`time` and `rate` name a record's latency and throughput. total: the whole run, which nothing bounds."""
+    """`time` and `rate` name a record's latency and throughput."""
 
     time: str
     name: str
     time_label: str
     rate: str
     rate_label: str
-    bounded: bool = True
 
     def summary(self, record: Record) -> Summary | None:
         """The latency's samples."""
@@ -28,7 +27,7 @@ class PhaseNames:
 
     def bound_ms(self, record: Record) -> float | None:
         """The least time that the hardware needs, where it is known."""
-        found: float | None = getattr(record.bound, self.time, None) if self.bounded and record.bound is not None else None
+        found: float | None = None if record.bound is None else getattr(record.bound, self.time)
         return found
 
     def share_of_bound(self, record: Record) -> float | None:
@@ -49,7 +48,7 @@ class PhaseNames:
 FORWARD = PhaseNames("forward_ms", "Forward", "ms a forward", "forward_tok_s", "prompt tokens/s")
 PREFILL = PhaseNames("prefill_ms", "Prefill", "ms a prefill", "prefill_prompt_tok_s", "prompt tokens/s")
 DECODE = PhaseNames("decode_token_ms", "Decode", "ms a step", "decode_tok_s", "generated tokens/s")
-WHOLE = PhaseNames("total_ms", "Whole run", "ms a run", "total_tok_s", "generated tokens/s", bounded=False)
+WHOLE = PhaseNames("total_ms", "Whole run", "ms a run", "total_tok_s", "generated tokens/s")
 # In the order in which a reader wants them: the rate that a service has, then how long one waits for it to begin.
 PHASES: Final = (DECODE, PREFILL, FORWARD, WHOLE)
 

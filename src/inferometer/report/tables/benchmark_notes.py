@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from inferometer.bench.records.record import Record
 from inferometer.model.byte_size import gib
+from inferometer.report.records.phases import PHASES
 from inferometer.report.tables.steps import PREFILL, TOTAL, WHOLE, failed, size_of, steps_of
 
 
@@ -66,29 +67,28 @@ def _outlook_notes(records: Sequence[Record]) -> list[str]:
             f"of that of its FLOPs and that of the bytes that must move ({bounds[0].basis} limits). Binds: which of the two it mostly is."
         )
         if any(_faster_than_its_bound(record) for record in records):
-            again = f"inferometer devices --calibrate{' --device cpu' if records[0].device == 'cpu' else ''}"
             lines.append(
                 "- Above 100 % of bound: the device is faster than the limits that the bound rests on; if they were measured while it was "
-                f"busy, measure them again: `{again}`."
+                f"busy, measure them again: `{_calibrate(records[0])}`."
             )
     predictions = [r.predicted for r in records if r.predicted is not None]
     if predictions:
         lines.append("- Predicted: what the estimator expects, and how far that is from the average.")
         if not bounds and records[0].device is not None:
-            calibrate = f"inferometer devices --calibrate --device {'cpu' if records[0].device == 'cpu' else 'cuda'}"
             lines.append(
-                f"- No bound: the limits of this device are unknown until `{calibrate}` has measured them ({predictions[0].basis})."
+                f"- No bound: the limits of this device are unknown until `{_calibrate(records[0])}` has measured them "
+                f"({predictions[0].basis})."
             )
     return lines
 
 
 def _faster_than_its_bound(record: Record) -> bool:
     """By more than the scatter of a measurement."""
-    times = (record.forward_ms, record.prefill_ms, record.decode_token_ms, record.total_ms)
-    if record.bound is None:
-        return False
-    bounds = (record.bound.forward_ms, record.bound.prefill_ms, record.bound.decode_token_ms, record.bound.total_ms)
-    return any(time is not None and bound is not None and bound > 1.05 * time.mean for time, bound in zip(times, bounds, strict=True))
+    return any((phase.share_of_bound(record) or 0.0) > 1.05 for phase in PHASES)
+
+
+def _calibrate(record: Record) -> str:
+    return f"inferometer devices --calibrate --device {'cpu' if record.device == 'cpu' else 'cuda'}"
 
 
 def _use_notes(record: Record) -> list[str]:
