@@ -87,7 +87,7 @@ def test_graphs_change_no_bit(models: tuple[Transformer, Transformer]) -> None:
 
 @pytest.mark.parametrize("kinds", [KINDS[:1], KINDS], ids=["greedy", "all"])
 def test_prompts_in_a_pass_of_their_own_change_nothing(models: tuple[Transformer, Transformer], kinds: list[SamplingParams]) -> None:
-    asked = requests(40, kinds=kinds, longest=60)
+    asked = requests(40, kinds=kinds)
     expected = run(Engine(models[0], pages=200), asked)
     engine = Engine(models[1], pages=200, seats=24, sweep_tokens=256, admission=admission("diagonal", 3))
     beside = engine._running._beside

@@ -14,7 +14,7 @@ from torch import Tensor
 from inferometer.kernels.arrivals import arrivals
 from inferometer.kernels.finish import finish_torch
 from inferometer.kernels.norm import NormWeights, norm_torch
-from inferometer.kernels.quant_launch import WORD_INPUTS, quant_candidates, quant_launches, quant_tiling, words_possible
+from inferometer.kernels.quant_launch import WORD_INPUTS, quant_candidates, quant_tiling, words_possible
 from inferometer.kernels.quant_linear import quant_linear_torch, quant_linear_triton
 from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.kernels.skinny_launch import Tiling
@@ -270,16 +270,6 @@ class TestTable:
             assert not launch.whole or launch.block >= inputs
 
     @pytest.mark.parametrize("name", FORMATS)
-    @pytest.mark.parametrize("rows", [1, 3, 16, 32])
-    def test_what_a_card_has_left_in_doubt_does_not_serve(self, rows: int, name: str) -> None:
-        weight = drawn_weight(2, 4096, **FORMATS[name])
-        serving = quant_launches(rows, weight)
-        assert set(serving) <= set(quant_candidates(rows, weight))
-        assert serving
-        assert quant_tiling(rows, weight) in serving
-        assert not any(launch.readied or launch.in_halves for launch in serving)
-
-    @pytest.mark.parametrize("name", FORMATS)
     @pytest.mark.parametrize("rows", [1, 2, 3, 4])
     def test_four_rows_are_not_held_whole_unless_that_was_measured(self, rows: int, name: str) -> None:
         """Nor are two and e4m3, whose rows are held in four bytes an input."""
@@ -323,11 +313,14 @@ def test_gpu_is_the_norm_and_the_formula(rows: int, name: str, kind: NormKind, d
     gamma, beta = (fenced(1, 4096, dtype, seed + i, "cuda")[0] for i in (2, 3))
     norm = NormWeights(kind, 1e-5, gamma, beta if kind == "layer" else None)
     normed = norm_torch(x.float(), kind=kind, epsilon=1e-5, weight=gamma.float(), bias=beta.float() if kind == "layer" else None)
-    want = normed.to(dtype).double() @ weight.dequantised(torch.float64).T
+    plain = weight.dequantised(torch.float64)
+    want = normed.to(dtype).double() @ plain.T
+    # Two bytes leave out 2^-14 of the largest number of a row's block, the first row's far larger one: at random, over all inputs.
+    lost = 2**-14 * normed.abs().amax(1, keepdim=True).double() * plain.norm(dim=1)
     for launch in quant_candidates(rows, weight):
         if launch.whole or launch.readied:
             got = quant_linear_triton(x, weight, norm=norm, launch=launch)
-            torch.testing.assert_close(got.double(), want, atol=4 * TOLERANCE[dtype], rtol=4 * TOLERANCE[dtype])
+            assert ((got.double() - want).abs() <= 4 * TOLERANCE[dtype] * (1 + want.abs()) + lost).all(), launch
 
 
 @pytest.mark.gpu

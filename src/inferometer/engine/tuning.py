@@ -16,7 +16,7 @@ from torch import Tensor
 
 from inferometer.engine.decode_chain import DecodeChain
 from inferometer.kernels.quant_choice import format_name
-from inferometer.kernels.quant_launch import quant_launches, quant_tiling
+from inferometer.kernels.quant_launch import quant_candidates, quant_tiling
 from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.kernels.skinny_choice import BUCKETS, DTYPES, PLAIN, Shape, bucket, choice_path, load_choices, save_choices
 from inferometer.kernels.skinny_launch import Tiling, candidates, tiling
@@ -162,7 +162,7 @@ def standard_for(rows: int, weight: Tensor | QuantWeight) -> Choice:
 
 def candidates_for(rows: int, weight: Tensor | QuantWeight) -> tuple[Tiling, ...]:
     """What may be launched for so many rows."""
-    return candidates(rows, weight.shape[1]) if isinstance(weight, Tensor) else quant_launches(rows, weight)
+    return candidates(rows, weight.shape[1]) if isinstance(weight, Tensor) else quant_candidates(rows, weight)
 
 
 def _chooses(model: Transformer) -> bool:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from inferometer.kernels.eight_bit_matmul import eight_bit_matmul
 from inferometer.kernels.finish import finish_torch
-from inferometer.kernels.quant_launch import quant_launches, quant_tiling
+from inferometer.kernels.quant_launch import quant_candidates, quant_tiling
 from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.kernels.rounded_rows import round_rows
 from inferometer.kernels.skinny_choice import DTYPES, Launches, bucket
@@ -57,7 +57,7 @@ def quant_launch_for(x: Tensor, weight: QuantWeight, launches: Launches) -> Tili
     if capability(x.device) >= (8, 0):
         return quant_tiling(x.shape[0], weight)
     # Triton has no matrix instructions to use there.
-    return next((launch for launch in quant_launches(x.shape[0], weight) if launch.whole), None)
+    return next((launch for launch in quant_candidates(x.shape[0], weight) if launch.whole), None)
 
 
 @lru_cache

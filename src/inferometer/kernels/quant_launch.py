@@ -84,15 +84,6 @@ def quant_candidates(rows: int, weight: QuantWeight) -> tuple[Tiling, ...]:
     return tuple(dict.fromkeys((*launches, *few)))
 
 
-def quant_launches(rows: int, weight: QuantWeight) -> tuple[Tiling, ...]:
-    """Those of them that may serve; the first does unless measuring says otherwise.
-
-    Not those that ready rows or multiply in halves, most of which first ran in 216 GPU tests of this and other things (an H200, Triton
-    3.6): 200 had run when time was up, two had failed, and which is not known. The tests alone hold them to the formula.
-    """
-    return tuple(launch for launch in quant_candidates(rows, weight) if not (launch.readied or launch.in_halves))
-
-
 def _in_bytes(table: tuple[tuple[int, int, int, int, int], ...], *, readied: bool) -> Iterator[Tiling]:
     for outputs, block, warps, stages, programs in table:
         yield Tiling(outputs, block, warps, stages, programs, early=True, in_bytes=True, readied=readied)
@@ -118,7 +109,7 @@ def quant_tiling(rows: int, weight: QuantWeight) -> Tiling | None:
     Four whole rows, or two for e4m3, are more than registers hold: a step of opt-6.7b at 4 rows took 1.6 to 1.9 times the best, and 1.0
     with matrix instructions.
     """
-    launches = quant_launches(rows, weight)
+    launches = quant_candidates(rows, weight)
     if power_of_two(rows) == 4 or (rows == 2 and weight.kind == "fp8"):
         return next((launch for launch in launches if not (launch.whole or launch.in_bytes)), None)
     return next(iter(launches), None)
