@@ -41,8 +41,8 @@ MORE: tuple[tuple[int, int, int, int], ...] = ((128, 8, 3, 2), (128, 4, 3, 2), (
 BYTES: tuple[tuple[int, int, int, int, int], ...] = ((128, 256, 8, 3, 1), (128, 128, 4, 4, 2), (64, 256, 4, 4, 1))
 """Of 5 to 32 rows in bytes: (outputs, inputs an iteration, warps, stages, programs a processor). Not of int4, whose nibbles would be bytes
 in registers first: that took 38 us where FEW_NIBBLES took 24 (16 rows, 16384 x 4096, H200)."""
-READIED_BYTES: tuple[tuple[int, int, int, int, int], ...] = ((64, 256, 4, 4, 2), (128, 256, 8, 4, 1))
-"""The same of int8 and rows that a launch of their own has split."""
+READIED_BYTES: tuple[tuple[int, int, int, int, int], ...] = ((64, 256, 4, 4, 2), (128, 256, 8, 4, 1), (64, 256, 4, 3, 3))
+"""The same of rows that a launch of their own has split."""
 READIED_NIBBLES: tuple[tuple[int, int, int, int, int], ...] = ((64, 256, 4, 2, 4), (128, 256, 4, 3, 2))
 """Of 5 to 32 rows and int4, whose rows a launch of their own has put in order: as BYTES."""
 READIED_GROUPS = 64, 128
@@ -76,7 +76,7 @@ def quant_candidates(rows: int, weight: QuantWeight) -> tuple[Tiling, ...]:
     elif padded <= MOST_ROWS and IN_BYTES[0] <= capability(weight.device) < IN_BYTES[1]:
         few = [
             *_in_bytes(BYTES, readied=False),
-            *(_in_bytes(READIED_BYTES, readied=True) if readied and weight.kind == "int8" else ()),
+            *(_in_bytes(READIED_BYTES, readied=True) if readied else ()),
             *few,
         ]
     if padded == 1 and weight.kind == "fp8":

@@ -9,17 +9,17 @@ from inferometer.kernels.eight_bit_floats import dot_floats, dot_halves, halves_
 from inferometer.kernels.finish import finish
 from inferometer.kernels.fixed_point import bytes_together, dot_bytes, fixed_point, four
 from inferometer.kernels.prefetch import prefetch
-from inferometer.kernels.skinny_rows import whole_row
+from inferometer.kernels.skinny_rows import leave, no_peak, put, whole_row
 from inferometer.kernels.support import constexpr, kernel, tl
 
 
 @kernel("span", "rows", "contexts")
 def quant_rows_product(
-    x: Any, words: Any, scale: Any, zero: Any, bias: Any, residual: Any, out: Any, gamma: Any, beta: Any, mass: Any, contexts: Any,
-    epsilon: Any, rows: Any, outputs: Any, span: Any, x_row: Any, residual_row: Any, out_row: Any, inputs: constexpr, kind: constexpr,
-    group: constexpr, zeroed: constexpr, width: constexpr, members: constexpr, tile: constexpr, normed: constexpr,
-    weighted: constexpr, shifted: constexpr, activation: constexpr, biased: constexpr, added: constexpr,
-    assembled: constexpr, stages: constexpr, early: constexpr, parts: constexpr, keys: constexpr, head_size: constexpr,
+    x: Any, words: Any, scale: Any, zero: Any, bias: Any, residual: Any, out: Any, tops: Any, ids: Any, sums: Any, gamma: Any, beta: Any,
+    mass: Any, contexts: Any, epsilon: Any, rows: Any, outputs: Any, span: Any, x_row: Any, residual_row: Any, out_row: Any,
+    inputs: constexpr, kind: constexpr, group: constexpr, zeroed: constexpr, width: constexpr, members: constexpr, tile: constexpr,
+    normed: constexpr, weighted: constexpr, shifted: constexpr, activation: constexpr, biased: constexpr, added: constexpr,
+    peaked: constexpr, assembled: constexpr, stages: constexpr, early: constexpr, parts: constexpr, keys: constexpr, head_size: constexpr,
     in_halves: constexpr,
 ) -> None:  # fmt: skip
     """Each program holds all rows, normed if asked, in fixed point, and takes `span` outputs, a tile at a time.
@@ -53,6 +53,11 @@ def quant_rows_product(
         for stage in tl.static_range(1, stages):
             ahead = tl.minimum(first + stage * tile + tl.arange(0, tile), stop - 1).to(tl.int64)[:, None] * across
             prefetch(words + ahead + tl.minimum(tl.arange(0, row_lines) * 32, across - 1)[None, :])
+        # What ends an output is asked for as it ends: the first of a line would wait for the memory.
+        if kind != "int4":
+            prefetch(scale + tl.minimum(first + tl.arange(0, 16) * 32, stop - 1))
+        if biased:
+            prefetch(bias + tl.minimum(first + tl.arange(0, 8) * 64, stop - 1))
         tl.extra.cuda.gdc_wait()
     last = rows - 1
     if parts:
@@ -68,23 +73,43 @@ def quant_rows_product(
         ready2 = ready(row2, kind, width, in_halves, assembled)
         row3 = whole_row(x + tl.minimum(3, last) * x_row, k, real, factor, shift, epsilon, inputs, normed)
         ready3 = ready(row3, kind, width, in_halves, assembled)
+    best0, place0, total0 = no_peak(tile)
+    best1, place1, total1 = no_peak(tile)
+    best2, place2, total2 = no_peak(tile)
+    best3, place3, total3 = no_peak(tile)
+    dtype: constexpr = out.dtype.element_ty
     for base in tl.range(first, stop, tile, num_stages=1):
         n = base + tl.arange(0, tile)
         w1, s1, z1 = load_tile(words, scale, zero, base + tile, stop, outputs, inputs, each, group, zeroed, width, tile)
         whole = 1.0
         if kind != "int4":
             whole = tl.load(scale + tl.minimum(n, outputs - 1))
+        ours = n < stop
         value = product(w, s, z, ready0, kind, zeroed, in_halves, assembled) * whole
-        put(value, out, bias, residual, n, n < stop, activation, biased, added)
+        value = finish(value, bias + n, residual + n, ours, activation, biased, added, dtype)
+        best0, place0, total0 = put(value, out, n, ours, best0, place0, total0, peaked)
         if members > 1:
+            ours = (n < stop) & (rows > 1)
             value = product(w, s, z, ready1, kind, zeroed, in_halves, assembled) * whole
-            put(value, out + out_row, bias, residual + residual_row, n, (n < stop) & (rows > 1), activation, biased, added)
+            value = finish(value, bias + n, residual + residual_row + n, ours, activation, biased, added, dtype)
+            best1, place1, total1 = put(value, out + out_row, n, ours, best1, place1, total1, peaked)
         if members > 2:
+            ours = (n < stop) & (rows > 2)
             value = product(w, s, z, ready2, kind, zeroed, in_halves, assembled) * whole
-            put(value, out + 2 * out_row, bias, residual + 2 * residual_row, n, (n < stop) & (rows > 2), activation, biased, added)
+            value = finish(value, bias + n, residual + 2 * residual_row + n, ours, activation, biased, added, dtype)
+            best2, place2, total2 = put(value, out + 2 * out_row, n, ours, best2, place2, total2, peaked)
+            ours = (n < stop) & (rows > 3)
             value = product(w, s, z, ready3, kind, zeroed, in_halves, assembled) * whole
-            put(value, out + 3 * out_row, bias, residual + 3 * residual_row, n, (n < stop) & (rows > 3), activation, biased, added)
+            value = finish(value, bias + n, residual + 3 * residual_row + n, ours, activation, biased, added, dtype)
+            best3, place3, total3 = put(value, out + 3 * out_row, n, ours, best3, place3, total3, peaked)
         w, s, z = w1, s1, z1
+    if peaked:
+        leave(best0, place0, total0, 0, rows, tops, ids, sums)
+        if members > 1:
+            leave(best1, place1, total1, 1, rows, tops, ids, sums)
+        if members > 2:
+            leave(best2, place2, total2, 2, rows, tops, ids, sums)
+            leave(best3, place3, total3, 3, rows, tops, ids, sums)
 
 
 @kernel()
@@ -179,12 +204,3 @@ def product(
             high = dot_bytes(parts[j], high0[j], high, True, True, assembled)
         found = (high * 256 + low).to(tl.float32) * unit
     return tl.sum(found, 1)
-
-
-@kernel()
-def put(
-    value: Any, out: Any, bias: Any, residual: Any, n: Any, real: Any, activation: constexpr, biased: constexpr, added: constexpr,
-) -> None:  # fmt: skip
-    """Outputs n of one row, with all that follows the product."""
-    value = finish(value, bias + n, residual + n, real, activation, biased, added, out.dtype.element_ty)
-    tl.store(out + n, value, mask=real)
