@@ -91,6 +91,7 @@ def test_kernel_in_bytes_is_the_formula(interpreted: Callable[..., Any], name: s
 
 READIED = {
     "int8": Tiling(64, 128, 4, 2, 64, in_bytes=True, readied=True),
+    "fp8": Tiling(32, 128, 2, 2, 3, in_bytes=True, readied=True),
     "int4 g64": Tiling(64, 256, 4, 2, 64, readied=True),
     "int4 g64 symmetric": Tiling(32, 128, 2, 2, 3, readied=True),
     "int4 g128": Tiling(64, 256, 4, 2, 3, readied=True),
@@ -108,6 +109,31 @@ def test_kernel_of_readied_rows_is_the_formula(interpreted: Callable[..., Any], 
         close(got, exact(x, weight) + residual.double(), dtype)
 
 
+def rounded_by_blocks(x: Tensor, kind: str, block: int) -> Tensor:
+    """Each row's blocks of inputs in numbers of 8 bits: whole ones up to 127, or e4m3 of numbers whose largest is from 128 to 256."""
+    wide = x.double()
+    out = torch.empty_like(wide)
+    for first in range(0, x.shape[1], block):
+        part = wide[:, first : first + block]
+        largest = part.abs().amax(1, keepdim=True)
+        scale = largest / 127 if kind == "int8" else (largest.log2().floor() - 7).exp2()
+        levels = part / scale.masked_fill(largest == 0, 1.0)
+        out[:, first : first + block] = (levels.round() if kind == "int8" else levels.float().to(torch.float8_e4m3fn).double()) * scale
+    return out
+
+
+@pytest.mark.parametrize("readied", [False, True])
+@pytest.mark.parametrize("name", ["int8", "fp8"])
+def test_activations_of_8_bits_are_one_number_each(interpreted: Callable[..., Any], name: str, readied: bool) -> None:
+    """From five rows on, where the format rounds them: each row's by blocks of inputs. Fewer are as they are."""
+    launch = Tiling(64, 128, 4, 2, 64, in_bytes=True, readied=readied)
+    for rows, inputs, dtype in ((6, 328, torch.float16), (17, 256, torch.bfloat16), (4, 256, torch.float16)):
+        weight = drawn_weight(21, inputs, **FORMATS[name])
+        weight, x = replace(weight, activations=weight.kind), fenced(rows, inputs, dtype, 2)
+        given = rounded_by_blocks(x, name, 128) if rows > 4 else x
+        close(interpreted(quant_linear_triton, x, weight, launch=launch), exact(given, weight), dtype)
+
+
 def test_words_of_one_thread_begin_where_it_may_read_them() -> None:
     """Two or four at a time: else such a launch would read beside them."""
     for name, inputs, served in (("int4 g64", 336, True), ("int4 g64", 328, False), ("int4 g128", 320, True), ("int4 g128", 336, False)):
@@ -121,9 +147,10 @@ def test_rows_of_any_size_in_bytes(interpreted: Callable[..., Any], size: float)
     for name in ("int8", "fp8"):
         weight, x = drawn_weight(8, 64, **FORMATS[name]), (fenced(5, 64, torch.float32, 12) * size).to(torch.bfloat16)
         want = exact(x, weight)
-        for launch in (IN_BYTES[0], *((READIED[name],) if name in READIED else ())):
-            got = interpreted(quant_linear_triton, x, weight, launch=launch)
-            assert float((got.double() - want).norm()) <= 1e-2 * float(want.norm())
+        for launch in (IN_BYTES[0], READIED[name]):
+            for given, off in ((weight, 1e-2), (replace(weight, activations=weight.kind), 5e-2)):
+                got = interpreted(quant_linear_triton, x, given, launch=launch)
+                assert float((got.double() - want).norm()) <= off * float(want.norm())
 
 
 @pytest.mark.parametrize("name", ["int8", "fp8"])
@@ -131,10 +158,11 @@ def test_rows_of_any_size_in_bytes(interpreted: Callable[..., Any], size: float)
 def test_what_is_no_number_stays_none_in_bytes(interpreted: Callable[..., Any], name: str, bad: float) -> None:
     weight, x = drawn_weight(8, 64, **FORMATS[name]), fenced(6, 64, torch.float16, 11)
     x[2, 3] = bad
-    for launch in (IN_BYTES[0], *((READIED[name],) if name in READIED else ())):
-        got = interpreted(quant_linear_triton, x, weight, launch=launch)
-        assert got[2].isnan().all()
-        assert got[[0, 1, 3, 4, 5]].isfinite().all()
+    for launch in (IN_BYTES[0], READIED[name]):
+        for given in (weight, replace(weight, activations=weight.kind)):
+            got = interpreted(quant_linear_triton, x, given, launch=launch)
+            assert got[2].isnan().all()
+            assert got[[0, 1, 3, 4, 5]].isfinite().all()
 
 
 @pytest.mark.parametrize("name", ["fp8", "int4 g32", "int4 all"])
@@ -187,7 +215,7 @@ def test_rows_are_normed_first(interpreted: Callable[..., Any], rows: int, kind:
     torch.testing.assert_close(got.double(), want, atol=2e-2, rtol=1e-2)
 
 
-@pytest.mark.parametrize(("name", "kind"), [("int8", "layer"), ("int8", "rms"), ("int4 g64", "layer"), ("int4 g128", "rms")])
+@pytest.mark.parametrize(("name", "kind"), [("int8", "layer"), ("int8", "rms"), ("fp8", "rms"), ("int4 g64", "layer"), ("int4 g128", "rms")])
 def test_rows_are_normed_where_they_are_readied(interpreted: Callable[..., Any], name: str, kind: NormKind) -> None:
     dtype = torch.float16
     weight, x = drawn_weight(20, 352, **FORMATS[name]), fenced(6, 352, dtype, 7)
@@ -299,6 +327,35 @@ def test_gpu_is_the_formula(rows: int, name: str, outputs: int, inputs: int, dty
         close(first, want, dtype)
         assert torch.equal(first, second), launch
         assert not arrivals(x.device).any()
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("ahead", [1, 3])
+@pytest.mark.parametrize(("name", "rows"), [("int4 g64", 16), ("int4 g128", 7), ("int4 g64", 1), ("int8", 1), ("fp8", 2)])
+def test_gpu_what_is_fetched_ahead_changes_nothing(name: str, rows: int, ahead: int) -> None:
+    for outputs, inputs in GPU_SHAPES:
+        weight, x = drawn_weight(outputs, inputs, **FORMATS[name], device="cuda"), fenced(rows, inputs, torch.bfloat16, 2, "cuda")
+        for launch in quant_candidates(rows, weight):
+            if launch.whole or (launch.readied and weight.kind == "int4"):
+                first, second = (quant_linear_triton(x, weight, launch=each) for each in (launch, replace(launch, ahead=ahead)))
+                assert torch.equal(first, second), launch
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize(("outputs", "inputs"), GPU_SHAPES)
+@pytest.mark.parametrize("name", ["int8", "fp8"])
+@pytest.mark.parametrize(("rows", "dtype"), [(2, torch.bfloat16), (7, torch.bfloat16), (32, torch.float16)])
+def test_gpu_rounds_activations_where_the_format_does(rows: int, name: str, outputs: int, inputs: int, dtype: torch.dtype) -> None:
+    seed = int.from_bytes(os.urandom(3), "big")
+    weight, x = drawn_weight(outputs, inputs, **FORMATS[name], seed=seed, device="cuda"), fenced(rows, inputs, dtype, seed + 1, "cuda")
+    weight = replace(weight, activations=weight.kind)
+    for launch in quant_candidates(rows, weight):
+        given = rounded_by_blocks(x, name, launch.block) if launch.in_bytes and rows > 4 else x
+        first, second = (quant_linear_triton(x, weight, launch=launch) for _ in range(2))
+        close(first, given.double() @ weight.dequantised(torch.float64).T, dtype)
+        assert torch.equal(first, second), launch
 
 
 @pytest.mark.gpu

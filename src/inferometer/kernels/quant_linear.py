@@ -147,7 +147,7 @@ def _product(
             width=chosen.block // WORD_INPUTS[weight.kind], members=power_of_two(rows),
             normed=None if norm is None else norm.kind, weighted=gamma is not None, shifted=beta is not None,
             assembled=capability(device) >= (FP8_CONVERSION if weight.kind == "fp8" else (6, 1)), stages=chosen.stages,
-            in_halves=chosen.in_halves, peaked=peaks is not None, **joined, **options,
+            in_halves=chosen.in_halves, ahead=chosen.ahead if early else 0, peaked=peaks is not None, **joined, **options,
         )  # fmt: skip
         return
     assert norm is None or chosen.readied
@@ -201,7 +201,7 @@ def _product(
             (tiles, parts), ordered, sums, words, weight.scale, zero, bias, added, out, partial, arrived, rows, outputs, words.shape[1], groups, width,
             added.stride(0), out.stride(0), members=padded, parts=parts, block=chosen.block, warps=chosen.warps, stages=chosen.stages,
             even=inputs % chosen.block == 0, together=together, grouped_warps=neighbours == 2, wide=wide(x.dtype, device),
-            assembled=assembled, **options,
+            assembled=assembled, ahead=chosen.ahead if early else 0, **options,
         )  # fmt: skip
         return
     # Where rows begin at 16 bytes, four words are read at a time.

@@ -20,12 +20,13 @@ def quant_rows_product(
     inputs: constexpr, kind: constexpr, group: constexpr, zeroed: constexpr, width: constexpr, members: constexpr, tile: constexpr,
     normed: constexpr, weighted: constexpr, shifted: constexpr, activation: constexpr, biased: constexpr, added: constexpr,
     peaked: constexpr, assembled: constexpr, stages: constexpr, early: constexpr, parts: constexpr, keys: constexpr, head_size: constexpr,
-    in_halves: constexpr,
+    in_halves: constexpr, ahead: constexpr,
 ) -> None:  # fmt: skip
     """Each program holds all rows, normed if asked, in fixed point, and takes `span` outputs, a tile at a time.
 
     words: the weight in words of 32 bits. Four are a chunk, which one thread reads and which shares a scale of the rows' and is part of
-    one group of the weight's. in_halves: e4m3 is multiplied in float16. Otherwise as `rows_product`.
+    one group of the weight's. in_halves: e4m3 is multiplied in float16. ahead: tiles whose words come into the
+    cache while one is multiplied. Otherwise as `rows_product`.
 
     Nothing here is permuted: what is summed over lies in neighbouring lanes, then in neighbouring warps. Triton 3.6 adds up other lanes
     or warps than it should where a tensor of more sizes has been folded so that those of the sum are dealt out in another order.
@@ -48,11 +49,8 @@ def quant_rows_product(
     if early:
         # The kernel before may still write x and the residual, not the weights. What follows the first tile comes into the
         # cache.
-        across: constexpr = inputs // each
-        row_lines: constexpr = (width + 31) // 32
         for stage in tl.static_range(1, stages):
-            ahead = tl.minimum(first + stage * tile + tl.arange(0, tile), stop - 1).to(tl.int64)[:, None] * across
-            prefetch(words + ahead + tl.minimum(tl.arange(0, row_lines) * 32, across - 1)[None, :])
+            fetch_tile(words, first + stage * tile, stop, inputs // each, width, tile)
         # What ends an output is asked for as it ends: the first of a line would wait for the memory.
         if kind != "int4":
             prefetch(scale + tl.minimum(first + tl.arange(0, 16) * 32, stop - 1))
@@ -81,6 +79,8 @@ def quant_rows_product(
     for base in tl.range(first, stop, tile, num_stages=1):
         n = base + tl.arange(0, tile)
         w1, s1, z1 = load_tile(words, scale, zero, base + tile, stop, outputs, inputs, each, group, zeroed, width, tile)
+        if ahead:
+            fetch_tile(words, base + (1 + ahead) * tile, stop, inputs // each, width, tile)
         whole = 1.0
         if kind != "int4":
             whole = tl.load(scale + tl.minimum(n, outputs - 1))
@@ -110,6 +110,14 @@ def quant_rows_product(
         if members > 2:
             leave(best2, place2, total2, 2, rows, tops, ids, sums)
             leave(best3, place3, total3, 3, rows, tops, ids, sums)
+
+
+@kernel()
+def fetch_tile(words: Any, first: Any, stop: Any, across: constexpr, width: constexpr, tile: constexpr) -> None:
+    """Brings the words of the outputs from `first` on into the cache; behind `stop` the last one's."""
+    count: constexpr = (width + 31) // 32
+    n = tl.minimum(first + tl.arange(0, tile), stop - 1).to(tl.int64)[:, None] * across
+    prefetch(words + n + tl.minimum(tl.arange(0, count) * 32, across - 1)[None, :])
 
 
 @kernel()
