@@ -16,7 +16,6 @@ from inferometer.kernels import head_choice
 from inferometer.kernels.head_choice import choose_best, choose_best_torch, choose_best_triton
 from inferometer.kernels.head_matrix import Matrix, head_product
 from inferometer.kernels.norm import NormWeights
-from inferometer.kernels.quant_launch import quant_candidates
 from inferometer.kernels.skinny import skinny_peaks
 from inferometer.kernels.skinny_launch import MOST_ROWS, Tiling, candidates
 from inferometer.kernels.token_choice import choose_torch

@@ -215,7 +215,9 @@ def test_rows_are_normed_first(interpreted: Callable[..., Any], rows: int, kind:
     torch.testing.assert_close(got.double(), want, atol=2e-2, rtol=1e-2)
 
 
-@pytest.mark.parametrize(("name", "kind"), [("int8", "layer"), ("int8", "rms"), ("fp8", "rms"), ("int4 g64", "layer"), ("int4 g128", "rms")])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("int8", "layer"), ("int8", "rms"), ("fp8", "rms"), ("int4 g64", "layer"), ("int4 g128", "rms")]
+)
 def test_rows_are_normed_where_they_are_readied(interpreted: Callable[..., Any], name: str, kind: NormKind) -> None:
     dtype = torch.float16
     weight, x = drawn_weight(20, 352, **FORMATS[name]), fenced(6, 352, dtype, 7)

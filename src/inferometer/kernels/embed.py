@@ -166,8 +166,8 @@ def embed_triton(
         assert entries.seats.shape[0] <= count
         blocks = entries.table, entries.seats, entries.columns, entries.pages
     _embed.launch(
-        (count,), tokens.ids, newest, numbers, table.scales, place_table, at, numbers if kind is None else kind, factor, shift, *blocks, out,
-        0.0 if norm is None else norm.epsilon, offset, 0 if entries is None else entries.table.stride(0),
+        (count,), tokens.ids, newest, numbers, table.scales, place_table, at, numbers if kind is None else kind, factor, shift, *blocks,
+        out, 0.0 if norm is None else norm.epsilon, offset, 0 if entries is None else entries.table.stride(0),
         0 if entries is None else entries.seats.shape[0], first, last, hidden=hidden, width=width,
         continued=tokens.newest is not None, cut=tokens.held is not None, scaled=table.scaled,
         placed=positions is not None, kinded=kind is not None, normed=None if norm is None else norm.kind,
@@ -179,9 +179,9 @@ def embed_triton(
 
 @kernel("newest", "at", "seats", "columns", "pages", "offset", "block_row", "entries", "first", "last")
 def _embed(
-    ids: Any, newest: Any, table: Any, scales: Any, places: Any, at: Any, kind: Any, factor: Any, shift: Any, blocks: Any, seats: Any, columns: Any,
-    pages: Any, out: Any, epsilon: Any, offset: Any, block_row: Any, entries: Any, first: Any, last: Any, hidden: constexpr,
-    width: constexpr, continued: constexpr, cut: constexpr, scaled: constexpr, placed: constexpr, kinded: constexpr, normed: constexpr,
+    ids: Any, newest: Any, table: Any, scales: Any, places: Any, at: Any, kind: Any, factor: Any, shift: Any, blocks: Any, seats: Any,
+    columns: Any, pages: Any, out: Any, epsilon: Any, offset: Any, block_row: Any, entries: Any, first: Any, last: Any,
+    hidden: constexpr, width: constexpr, continued: constexpr, cut: constexpr, scaled: constexpr, placed: constexpr, kinded: constexpr, normed: constexpr,
     weighted: constexpr, biased: constexpr, entered: constexpr, early: constexpr,
 ) -> None:  # fmt: skip
     """One token."""

@@ -21,8 +21,9 @@ PARTS = 4096
 def choose_best(x: Tensor, weight: Matrix, places: Places, launch: Tiling | None = None, norm: NormWeights | None = None) -> None:
     """The best token of the logits x weight^T of each row and its log-probability, as `choose` would of logits rounded to their type.
 
-    x: (rows, inputs), up to MOST_ROWS rows. weight: (vocabulary, inputs), contiguous, plain or in 8 bits. places: as in `choose`. launch: how the product is
-    spread. norm: rows are normed first, in the same launch where that holds whole rows. Raises ValueError for more rows.
+    x: (rows, inputs), up to MOST_ROWS rows. weight: (vocabulary, inputs), contiguous, plain or in 8 bits. places: as in `choose`.
+    launch: how the product is spread. norm: rows are normed first, in the same launch where that holds whole rows. Raises ValueError for
+    more rows.
 
     Moves the weight once, and of each row and program 12 bytes twice: a few kilobytes, where logits would be 2 bytes an output. The
     token is that of the logits bit by bit. The log-probability is summed up in float32 over the tiles of the launch, so that its last

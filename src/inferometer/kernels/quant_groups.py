@@ -142,9 +142,7 @@ def words_at(addresses: Any, first: Any, across: Any, lane: Any, there: Any, eve
     """The words of one group: as many neighbours a thread as make four threads read them all."""
     real = there & (lane >= 0) if even else there & (first + lane < across)
     each: constexpr = span // 4
-    return tl.load(
-        tl.max_contiguous(tl.multiple_of(addresses + first, [1, 4 * each]), [1, each]), mask=real, other=0
-    )
+    return tl.load(tl.max_contiguous(tl.multiple_of(addresses + first, [1, 4 * each]), [1, each]), mask=real, other=0)
 
 
 @kernel()

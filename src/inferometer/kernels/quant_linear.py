@@ -24,7 +24,6 @@ from inferometer.kernels.skinny_launch import Tiling, members
 from inferometer.kernels.support import FP8_CONVERSION, capability, power_of_two, processors, wide
 from inferometer.model.spec import Activation
 
-
 FEWEST_ROUNDED = 4
 """Rows up to which activations are as they are whatever a weight's `activations` say: the weight alone counts there."""
 
@@ -142,8 +141,8 @@ def _product(
             joined = {"parts": parted.parts, "keys": parted.keys, "head_size": parted.head_size}
         quant_rows_product.launch(
             (-(-outputs // span),), x, words_of(weight), weight.scale, zero, bias, added, out, *marks, x if gamma is None else gamma,
-            x if beta is None else beta, x if parted is None else parted.mass, x if parted is None else parted.contexts, 0.0 if norm is None else norm.epsilon,
-            rows, outputs, span, x.stride(0), added.stride(0), out.stride(0), inputs=inputs,
+            x if beta is None else beta, x if parted is None else parted.mass, x if parted is None else parted.contexts,
+            0.0 if norm is None else norm.epsilon, rows, outputs, span, x.stride(0), added.stride(0), out.stride(0), inputs=inputs,
             width=chosen.block // WORD_INPUTS[weight.kind], members=power_of_two(rows),
             normed=None if norm is None else norm.kind, weighted=gamma is not None, shifted=beta is not None,
             assembled=capability(device) >= (FP8_CONVERSION if weight.kind == "fp8" else (6, 1)), stages=chosen.stages,
@@ -198,8 +197,8 @@ def _product(
         # Groups of an iteration are then four, all there, and begin at 8 bytes.
         together = chosen.block == 4 * weight.group and inputs % chosen.block == 0 and weight.scale.dtype in DTYPES
         quant_groups_product.launch(
-            (tiles, parts), ordered, sums, words, weight.scale, zero, bias, added, out, partial, arrived, rows, outputs, words.shape[1], groups, width,
-            added.stride(0), out.stride(0), members=padded, parts=parts, block=chosen.block, warps=chosen.warps, stages=chosen.stages,
+            (tiles, parts), ordered, sums, words, weight.scale, zero, bias, added, out, partial, arrived, rows, outputs, words.shape[1],
+            groups, width, added.stride(0), out.stride(0), members=padded, parts=parts, block=chosen.block, warps=chosen.warps, stages=chosen.stages,
             even=inputs % chosen.block == 0, together=together, grouped_warps=neighbours == 2, wide=wide(x.dtype, device),
             assembled=assembled, ahead=chosen.ahead if early else 0, **options,
         )  # fmt: skip
@@ -208,8 +207,8 @@ def _product(
     aligned = 4 if words.shape[1] % 4 == 0 else 1
     quant_few_product.launch(
         (tiles, parts), x, words, weight.scale, zero, bias, added, out, *marks, partial, arrived, rows, outputs,
-        words.shape[1] // aligned, groups, x.stride(0), added.stride(0), out.stride(0), members=padded, parts=parts, block=chosen.block // WORD_INPUTS[weight.kind], aligned=aligned,
-        warps=chosen.warps, neighbours=neighbours, stages=chosen.stages,
+        words.shape[1] // aligned, groups, x.stride(0), added.stride(0), out.stride(0), members=padded, parts=parts,
+        block=chosen.block // WORD_INPUTS[weight.kind], aligned=aligned, warps=chosen.warps, neighbours=neighbours, stages=chosen.stages,
         even=inputs % chosen.block == 0, peaked=peaks is not None, wide=wide(x.dtype, device), assembled=assembled, **options,
     )  # fmt: skip
 

@@ -204,6 +204,6 @@ def _few(
         products = tl.dot(w, a, products, input_precision="ieee")
     # Outputs side by side, as the result is stored.
     put_product(
-        tl.trans(products), shift, beside, out, tops, ids, sums, partial, arrived, rows, outputs, out_row, column, part, members, tile, parts,
-        activation, biased, added, peaked,
+        tl.trans(products), shift, beside, out, tops, ids, sums, partial, arrived, rows, outputs, out_row, column, part, members, tile,
+        parts, activation, biased, added, peaked,
     )  # fmt: skip

@@ -108,8 +108,8 @@ class FewTokens:
             get_args(Activation).index(spec.activation), spec.norm_epsilon, self._hold(table), ctypes.addressof(self._layers),
             _Norm() if final is None else self._norm(final), final is not None,
         )  # fmt: skip
-        table = model.embedding.token.matrix
-        head = table if model.head is None else model.head.matrix(table)
+        tokens = model.embedding.token.matrix
+        head = tokens if model.head is None else model.head.matrix(tokens)
         if isinstance(head, QuantWeight):
             self._head = self._few_bits(head, None)
         else:
