@@ -198,7 +198,8 @@ def _product(
         together = chosen.block == 4 * weight.group and inputs % chosen.block == 0 and weight.scale.dtype in DTYPES
         quant_groups_product.launch(
             (tiles, parts), ordered, sums, words, weight.scale, zero, bias, added, out, partial, arrived, rows, outputs, words.shape[1],
-            groups, width, added.stride(0), out.stride(0), members=padded, parts=parts, block=chosen.block, warps=chosen.warps, stages=chosen.stages,
+            groups, width, added.stride(0), out.stride(0), members=padded, parts=parts, block=chosen.block, warps=chosen.warps,
+            stages=chosen.stages,
             even=inputs % chosen.block == 0, together=together, grouped_warps=neighbours == 2, wide=wide(x.dtype, device),
             assembled=assembled, ahead=chosen.ahead if early else 0, **options,
         )  # fmt: skip

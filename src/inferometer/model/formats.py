@@ -26,8 +26,8 @@ class WeightFormat:
     `head` says otherwise.
 
     head: "int8", the head's matrix in 8 bits with a scale for each token, and the table of tokens with it where the two are one; "kept",
-    as it is. bits: of one element. group: how many elements of a row share a scale; None, a whole row does. scale_bits: what a group (or row)
-    keeps beside its elements: its scale, and its zero point if it has one; 0 for a format without scales.
+    as it is. bits: of one element. group: how many elements of a row share a scale; None, a whole row does.
+    scale_bits: what a group (or row) keeps beside its elements: its scale, and its zero point if it has one; 0 for a format without scales.
     compute: the operands' type in a matrix product; None, the activations' (the elements are widened on the way).
     element: what is stored: "float" in the activations' type, "int8", "int4", or "fp8" (e4m3).
     """
@@ -82,9 +82,8 @@ ROUNDED_FORMATS = tuple(_ROUNDED)
 KEPT_HEAD_FORMATS = tuple(name + KEPT_HEAD for name in _ROUNDED)
 """The same with the head as it is."""
 QUANTIZED_FORMATS = (*ROUNDED_FORMATS, *_OTHERS)
-_QUANTIZED = (
-    _ROUNDED | _OTHERS | {f"{name}{KEPT_HEAD}": replace(form, name=name + KEPT_HEAD, head="kept") for name, form in _ROUNDED.items()}
-)
+_KEPT = (replace(form, name=form.name + KEPT_HEAD, head="kept") for form in _ROUNDED.values())
+_QUANTIZED = _ROUNDED | _OTHERS | {form.name: form for form in _KEPT}
 
 
 QUANTIZE_ALIASES = {"int4": "int4-g64"}

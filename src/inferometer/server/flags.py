@@ -80,7 +80,7 @@ FLAGS: Sequence[Flag] = (
     Flag("num_shard", "devices to spread the model over, each in a process of its own (default: 1)", _whole, "N"),
     Flag(
         "quantize",
-        f"of the layers' matrices, with a head in int8: {', '.join(QUANTIZED_FORMATS)}; with {KEPT_HEAD} behind it the head stays as it is; "
+        f"of the layers' matrices, with a head in int8: {', '.join(QUANTIZED_FORMATS)}; with {KEPT_HEAD} behind it the head stays; "
         "bitsandbytes means int8",
         metavar="FORMAT",
     ),
