@@ -181,8 +181,8 @@ def embed_triton(
 def _embed(
     ids: Any, newest: Any, table: Any, scales: Any, places: Any, at: Any, kind: Any, factor: Any, shift: Any, blocks: Any, seats: Any,
     columns: Any, pages: Any, out: Any, epsilon: Any, offset: Any, block_row: Any, entries: Any, first: Any, last: Any,
-    hidden: constexpr, width: constexpr, continued: constexpr, cut: constexpr, scaled: constexpr, placed: constexpr, kinded: constexpr, normed: constexpr,
-    weighted: constexpr, biased: constexpr, entered: constexpr, early: constexpr,
+    hidden: constexpr, width: constexpr, continued: constexpr, cut: constexpr, scaled: constexpr, placed: constexpr, kinded: constexpr,
+    normed: constexpr, weighted: constexpr, biased: constexpr, entered: constexpr, early: constexpr,
 ) -> None:  # fmt: skip
     """One token."""
     wait_for_inputs(early)
