@@ -53,9 +53,9 @@ def words_for(launch: Tiling | None) -> str:
     if launch is None:
         return "many"
     kind = "whole" if launch.whole else "bytes" if launch.in_bytes else "few"
-    kind += " readied" if launch.readied else " in halves" if launch.in_halves else ""
-    ahead = f", {launch.ahead} ahead" if launch.ahead else ""
-    return f"{kind} {launch.outputs} x {launch.block}, {launch.warps} warps, {launch.stages} stages, {launch.programs} programs{ahead}"
+    kind += " readied" if launch.readied else ""
+    kind += f" by {launch.together}" if launch.together > 1 else ""
+    return f"{kind} {launch.outputs} x {launch.block}, {launch.warps} warps, {launch.stages} stages, {launch.programs} programs"
 
 
 def compile_ahead(jobs: list[tuple[str, int, int, int, int]]) -> None:

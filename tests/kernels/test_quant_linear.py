@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from inferometer.kernels import quant_launch
 from inferometer.kernels.arrivals import arrivals
 from inferometer.kernels.finish import finish_torch
 from inferometer.kernels.norm import NormWeights, norm_torch
@@ -90,11 +91,11 @@ def test_kernel_in_bytes_is_the_formula(interpreted: Callable[..., Any], name: s
 
 
 READIED = {
-    "int8": Tiling(64, 128, 4, 2, 64, in_bytes=True, readied=True),
+    "int8": Tiling(64, 128, 4, 2, 64, in_bytes=True, readied=True, together=2),
     "fp8": Tiling(32, 128, 2, 2, 3, in_bytes=True, readied=True),
     "int4 g64": Tiling(64, 256, 4, 2, 64, readied=True),
     "int4 g64 symmetric": Tiling(32, 128, 2, 2, 3, readied=True),
-    "int4 g128": Tiling(64, 256, 4, 2, 3, readied=True),
+    "int4 g128": Tiling(64, 256, 4, 2, 3, readied=True, together=4),
 }
 
 
@@ -102,7 +103,7 @@ READIED = {
 @pytest.mark.parametrize("name", READIED)
 def test_kernel_of_readied_rows_is_the_formula(interpreted: Callable[..., Any], name: str, dtype: torch.dtype) -> None:
     """Also where the last group is short, the last iteration is none of whole groups, or there is no row of some that are padded."""
-    for rows, inputs in ((6, 352), (17, 256), (5, 32), (1, 736)):
+    for rows, inputs in ((6, 352), (17, 256), (5, 32), (1, 736), (5, 1024)):
         weight, x = drawn_weight(21, inputs, **FORMATS[name]), fenced(rows, inputs, dtype, 2)
         residual = fenced(rows, 21, dtype, 3)
         got = interpreted(quant_linear_triton, x, weight, residual=residual, launch=READIED[name])
@@ -260,23 +261,6 @@ def test_rows_of_any_size(interpreted: Callable[..., Any], size: float) -> None:
         assert float((got.double() - want).norm()) <= 1e-2 * float(want.norm())
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_floats_in_halves_are_the_formula(interpreted: Callable[..., Any], dtype: torch.dtype) -> None:
-    """Beside a number that is far larger, of any size, and where something is no number."""
-    launch = replace(whole(drawn_weight(1, 328, "fp8"), 8), in_halves=True)
-    weight, x = drawn_weight(21, 328, "fp8"), fenced(3, 328, dtype, 2)
-    close(interpreted(quant_linear_triton, x, weight, launch=launch), exact(x, weight), dtype)
-    for size in (1e-30, 1e30, 0.0) if dtype == torch.bfloat16 else (1e-3, 1e2):
-        sized = (fenced(1, 328, torch.float32, 12) * size).to(dtype)
-        want = exact(sized, weight)
-        assert float((interpreted(quant_linear_triton, sized, weight, launch=launch).double() - want).norm()) <= 1e-2 * float(want.norm())
-    for bad in (torch.nan, torch.inf):
-        x[1, 3] = bad
-        got = interpreted(quant_linear_triton, x, weight, launch=launch)
-        assert got[1].isnan().all()
-        assert got[[0, 2]].isfinite().all()
-
-
 def test_no_rows_and_no_outputs() -> None:
     weight = drawn_weight(3, 8, "int8")
     assert quant_linear_triton(torch.ones(0, 8), weight).shape == (0, 3)
@@ -308,6 +292,17 @@ class TestTable:
         assert first is not None
         assert first.whole == (rows == 1 or (rows == 2 and weight.kind != "fp8"))
 
+    @pytest.mark.parametrize(("card", "rows", "readied"), [((9, 0), 16, True), ((9, 0), 32, False), ((8, 0), 16, False)])
+    def test_rows_are_readied_first_where_that_was_measured(
+        self, monkeypatch: pytest.MonkeyPatch, card: tuple[int, int], rows: int, readied: bool
+    ) -> None:
+        """Not of maps that are as wide as they are long, nor where activations are one number."""
+        monkeypatch.setattr(quant_launch, "capability", lambda device: card)
+        wide, square = drawn_weight(512, 256, "int8"), drawn_weight(256, 256, "int8")
+        rounding = replace(wide, activations="int8")
+        chosen = [quant_tiling(rows, each) for each in (wide, drawn_weight(8, 256, **FORMATS["int4 g64"]), square, rounding)]
+        assert [launch is not None and launch.readied for launch in chosen] == [readied, readied, False, False]
+
 
 GPU_SHAPES = [(4096, 16384), (1000, 4096), (96, 80), (33, 56), (21, 328)]
 
@@ -329,19 +324,6 @@ def test_gpu_is_the_formula(rows: int, name: str, outputs: int, inputs: int, dty
         close(first, want, dtype)
         assert torch.equal(first, second), launch
         assert not arrivals(x.device).any()
-
-
-@pytest.mark.gpu
-@needs_gpu
-@pytest.mark.parametrize("ahead", [1, 3])
-@pytest.mark.parametrize(("name", "rows"), [("int4 g64", 16), ("int4 g128", 7), ("int4 g64", 1), ("int8", 1), ("fp8", 2)])
-def test_gpu_what_is_fetched_ahead_changes_nothing(name: str, rows: int, ahead: int) -> None:
-    for outputs, inputs in GPU_SHAPES:
-        weight, x = drawn_weight(outputs, inputs, **FORMATS[name], device="cuda"), fenced(rows, inputs, torch.bfloat16, 2, "cuda")
-        for launch in quant_candidates(rows, weight):
-            if launch.whole or (launch.readied and weight.kind == "int4"):
-                first, second = (quant_linear_triton(x, weight, launch=each) for each in (launch, replace(launch, ahead=ahead)))
-                assert torch.equal(first, second), launch
 
 
 @pytest.mark.gpu

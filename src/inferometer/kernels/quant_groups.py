@@ -7,7 +7,6 @@ from typing import Any
 from inferometer.kernels.finish import beside_product, put_product
 from inferometer.kernels.fixed_point import four
 from inferometer.kernels.norm import part_of_row
-from inferometer.kernels.prefetch import prefetch
 from inferometer.kernels.support import constexpr, kernel, tl
 
 
@@ -56,11 +55,10 @@ def quant_groups_product(
     outputs: Any, across: Any, groups: Any, padded: Any, residual_row: Any, out_row: Any, group: constexpr, zeroed: constexpr,
     members: constexpr, parts: constexpr, tile: constexpr, block: constexpr, warps: constexpr, stages: constexpr, even: constexpr,
     together: constexpr, grouped_warps: constexpr, activation: constexpr, biased: constexpr, added: constexpr, wide: constexpr,
-    assembled: constexpr, ahead: constexpr, early: constexpr,
+    assembled: constexpr, early: constexpr,
 ) -> None:  # fmt: skip
     """Rows in the order of `order_rows`; `across` words of 32 bits a row of the weight, `block` inputs an iteration, `group` inputs of one
-    scale. Weights come straight into the registers of the threads that multiply them, an iteration ahead, and into the cache `ahead` more.
-    Parts as in `skinny`.
+    scale. Weights come straight into the registers of the threads that multiply them, an iteration ahead. Parts as in `skinny`.
     """
     if early:
         tl.extra.cuda.gdc_launch_dependents()
@@ -88,11 +86,6 @@ def quant_groups_product(
     shift = 0.0
     if biased:
         shift = tl.load(bias + tl.minimum(column * tile + tl.arange(0, tile)[None, :], outputs - 1))
-    lines: constexpr = (block + 255) // 256
-    if ahead:
-        for number in tl.static_range(ahead):
-            further = (start + 1 + number) * (block // 8) + tl.arange(0, lines)[None, :] * 32
-            prefetch(words + line + tl.minimum(further, across - 1))
     if early:
         # The kernel before may still write x and the residual, not the weight.
         tl.extra.cuda.gdc_wait()
@@ -100,9 +93,6 @@ def quant_groups_product(
     for base in tl.range(start, stop, num_stages=stages):
         following = base + 1
         v0, v1, v2, v3 = load_words(words + line + lane, following * (block // 8), across, lane, following < stop, span, count, even)
-        if ahead:
-            further = (following + ahead) * (block // 8) + tl.arange(0, lines)[None, :] * 32
-            prefetch(words + line + tl.minimum(further, across - 1))
         s0, s1, s2, s3 = load_scales(scale, own + base * count, groups - base * count, count, together, even)
         z0, z1, z2, z3 = s0, s1, s2, s3
         if zeroed:

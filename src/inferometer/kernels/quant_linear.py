@@ -58,7 +58,7 @@ def quant_linear_triton(
     Moves the bytes of the weight once, and rows * (inputs + outputs) elements of x and the result (as many again of a residual). x is not
     rounded, whatever the weight's `activations` say: that buys nothing where the weight is all that is moved. Launches that hold whole
     rows take it in fixed point, for int8 and int4 (see `fixed_point`), and sums in integers for 16 or 32 inputs, then in float32; e4m3 is
-    multiplied in float32, or in float16 and sums of eight (see `dot_halves`). Others widen the weight, int4 to numbers that are rounded to
+    multiplied in float32. Others widen the weight, int4 to numbers that are rounded to
     the type of x, split rows into bytes (see `two_bytes`, `floats_of`), or multiply nibbles as whole numbers. Sums are taken in an order
     that depends on the launch alone.
     Raises ValueError where rows of the weight are no whole words of 32 bits: those are for `widened`.
@@ -146,7 +146,7 @@ def _product(
             width=chosen.block // WORD_INPUTS[weight.kind], members=power_of_two(rows),
             normed=None if norm is None else norm.kind, weighted=gamma is not None, shifted=beta is not None,
             assembled=capability(device) >= (FP8_CONVERSION if weight.kind == "fp8" else (6, 1)), stages=chosen.stages,
-            in_halves=chosen.in_halves, ahead=chosen.ahead if early else 0, peaked=peaks is not None, **joined, **options,
+            peaked=peaks is not None, **joined, **options,
         )  # fmt: skip
         return
     assert norm is None or chosen.readied
@@ -163,7 +163,8 @@ def _product(
     options |= {"maxnreg": min(255, 65536 // (32 * chosen.warps * max(1, chosen.programs)) // 8 * 8)}
     if chosen.in_bytes or chosen.readied:
         width = -(-inputs // chosen.block) * chosen.block
-        norming, readying = _readying(x, norm, padded, early=early)
+        several = chosen.together if width % (chosen.together * chosen.block) == 0 else 1
+        norming, readying = _readying(x, norm, padded, several, early=early)
     if chosen.in_bytes:
         del options["group"], options["zeroed"]
         options["assembled"] = capability(device) >= (9, 0)
@@ -173,8 +174,8 @@ def _product(
             given = torch.empty((numbers, padded, width), dtype=weight.data.dtype, device=device)
             worths = torch.empty((width // chosen.block, padded), dtype=torch.float32, device=device)
             split_rows.launch(
-                (padded, width // chosen.block), x, given, worths, *norming, rows, inputs, width, x_row, kind=weight.kind,
-                numbers=numbers, block=chosen.block, assembled=options["assembled"], **readying,
+                (padded, width // chosen.block // several), x, given, worths, *norming, rows, inputs, width, x_row, kind=weight.kind,
+                numbers=numbers, block=chosen.block, several=several, assembled=options["assembled"], **readying,
             )  # fmt: skip
         quant_bytes_product.launch(
             (tiles, parts), given, weight.data, worths, weight.scale, bias, added, out, *marks, partial, arrived, rows, outputs, inputs,
@@ -190,8 +191,8 @@ def _product(
         ordered = torch.empty((padded, width), dtype=x.dtype, device=device)
         sums = torch.empty((width // weight.group, padded), dtype=torch.float32, device=device)
         order_rows.launch(
-            (padded, width // chosen.block), x, ordered, sums, *norming, rows, inputs, width, x.stride(0), chunk=chosen.block,
-            group=weight.group, neighbours=neighbours, **readying,
+            (padded, width // chosen.block // several), x, ordered, sums, *norming, rows, inputs, width, x.stride(0),
+            chunk=several * chosen.block, group=weight.group, neighbours=neighbours, **readying,
         )  # fmt: skip
         del options["kind"]
         # Groups of an iteration are then four, all there, and begin at 8 bytes.
@@ -201,7 +202,7 @@ def _product(
             groups, width, added.stride(0), out.stride(0), members=padded, parts=parts, block=chosen.block, warps=chosen.warps,
             stages=chosen.stages,
             even=inputs % chosen.block == 0, together=together, grouped_warps=neighbours == 2, wide=wide(x.dtype, device),
-            assembled=assembled, ahead=chosen.ahead if early else 0, **options,
+            assembled=assembled, **options,
         )  # fmt: skip
         return
     # Where rows begin at 16 bytes, four words are read at a time.
@@ -222,12 +223,14 @@ def numbers_of(weight: QuantWeight, dtype: torch.dtype, rows: int) -> int:
     return 3 if weight.kind == "fp8" and dtype == torch.float16 else 2
 
 
-def _readying(x: Tensor, norm: NormWeights | None, padded: int, *, early: bool) -> tuple[tuple[Tensor, Tensor, float], dict[str, Any]]:
+def _readying(
+    x: Tensor, norm: NormWeights | None, padded: int, several: int, *, early: bool
+) -> tuple[tuple[Tensor, Tensor, float], dict[str, Any]]:
     """What a launch that readies rows of x takes of a norm, and by name."""
     gamma, beta = (None, None) if norm is None else (norm.weight, norm.bias)
     options: dict[str, Any] = {
         "members": padded, "width": power_of_two(x.shape[1]), "normed": None if norm is None else norm.kind, "weighted": gamma is not None,
-        "shifted": beta is not None, "early": early, "num_warps": 1 if norm is None else 4,
+        "shifted": beta is not None, "early": early, "num_warps": several if norm is None else 4,
     }  # fmt: skip
     if early:
         options["launch_pdl"] = True

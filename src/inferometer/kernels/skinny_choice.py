@@ -115,14 +115,12 @@ def _entry(item: Mapping[str, Any]) -> tuple[Shape, Tiling | None]:
         tiles = Tiling(**launch)
         sizes = [tiles.outputs, tiles.block, tiles.warps, tiles.stages]
         if (
-            any(type(size) is not int for size in (*sizes, tiles.programs, tiles.ahead))
+            any(type(size) is not int for size in (*sizes, tiles.programs, tiles.together))
             or type(tiles.early) is not bool
             or type(tiles.whole) is not bool
             or type(tiles.in_bytes) is not bool
             or type(tiles.readied) is not bool
-            or type(tiles.in_halves) is not bool
             or tiles.programs < 0
-            or tiles.ahead < 0
         ):
             raise ValueError("a launch of other types")
         # Sizes of a kernel's tensors are powers of two, and plain weights in blocks are fetched ahead by cache lines, of 64 inputs.
@@ -131,10 +129,8 @@ def _entry(item: Mapping[str, Any]) -> tuple[Shape, Tiling | None]:
             raise ValueError("a launch that cannot be")
         if (tiles.in_bytes or tiles.readied) and (tiles.whole or shape.weight == PLAIN or tiles.block < 128):
             raise ValueError("a launch for weights in few bits")
-        if tiles.ahead and shape.weight == PLAIN:
-            raise ValueError("a launch for weights in few bits")
-        if tiles.in_halves and not (tiles.whole and shape.weight.startswith("fp8")):
-            raise ValueError("a launch for e4m3")
+        if tiles.together < 1 or power_of_two(tiles.together) != tiles.together or (tiles.together > 1 and not tiles.readied):
+            raise ValueError("a launch that readies no such rows")
         if tiles.whole and shape.rows > 4:
             raise ValueError("a launch for fewer rows")
     named = isinstance(shape.dtype, str) and isinstance(shape.weight, str)
