@@ -55,11 +55,11 @@ def quant_linear_triton(
     of its own would, unless the launch holds whole rows); only where it holds them or has them readied, and the weight's columns are in the
     order of the inputs. out: where the result goes, (rows, outputs) with a contiguous last dimension.
 
-    Moves the bytes of the weight once, and rows * (inputs + outputs) elements of x and the result (as many again of a residual). x is not
-    rounded, whatever the weight's `activations` say: that buys nothing where the weight is all that is moved. Launches that hold whole
-    rows take it in fixed point, for int8 and int4 (see `fixed_point`), and sums in integers for 16 or 32 inputs, then in float32; e4m3 is
-    multiplied in float32. Others widen the weight, int4 to numbers that are rounded to
-    the type of x, split rows into bytes (see `two_bytes`, `floats_of`), or multiply nibbles as whole numbers. Sums are taken in an order
+    Moves the bytes of the weight once, and rows * (inputs + outputs) elements of x and the result (as many again of a residual). x is
+    rounded as the weight's `activations` say by launches in bytes of more than FEWEST_ROUNDED rows alone: of fewer that buys nothing.
+    Launches that hold whole rows take it in fixed point, for int8 and int4 (see `fixed_point`), and sums in integers for 16 or 32 inputs,
+    then in float32; e4m3 is multiplied in float32. Others widen the weight, int4 to numbers that are rounded to the type of x, take rows in
+    bytes (see `eight_bits`), or multiply nibbles as whole numbers. Sums are taken in an order
     that depends on the launch alone.
     Raises ValueError where rows of the weight are no whole words of 32 bits: those are for `widened`.
     """
