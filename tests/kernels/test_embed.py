@@ -172,3 +172,13 @@ def test_rows_too_wide_for_the_kernel_are_served_by_the_reference(monkeypatch: p
 def test_gpu_is_the_formula(hidden: int, dtype: torch.dtype, parts: str, kind: NormKind | None, entries: int) -> None:
     case = Case.of(hidden, dtype, parts, kind, entries, "cuda")
     check(case, *run(embed, case))
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("hidden", [50, 4096])
+def test_gpu_rows_of_a_table_in_8_bits_are_widened(hidden: int, dtype: torch.dtype) -> None:
+    weight = drawn_weight(20, hidden, "int8", device="cuda")
+    tokens = Tokens(torch.tensor([3, 19, 0, -2], device="cuda"), torch.tensor([7, 11], device="cuda"))
+    assert torch.equal(embed(tokens, TokenTable(weight, dtype)), weight.dequantised()[[3, 19, 0, 11]].to(dtype))

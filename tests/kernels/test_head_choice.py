@@ -16,6 +16,7 @@ from inferometer.kernels import head_choice
 from inferometer.kernels.head_choice import choose_best, choose_best_torch, choose_best_triton
 from inferometer.kernels.head_matrix import Matrix, head_product
 from inferometer.kernels.norm import NormWeights
+from inferometer.kernels.quant_launch import quant_candidates
 from inferometer.kernels.skinny import skinny_peaks
 from inferometer.kernels.skinny_launch import MOST_ROWS, Tiling, candidates
 from inferometer.kernels.token_choice import choose_torch
@@ -185,3 +186,17 @@ def test_gpu_tokens_are_those_of_the_logits(rows: int, vocabulary: int, width: i
         check(places, logits)
         near = exact.gather(1, places.token_ids.cpu()[:, None]).squeeze(1)
         torch.testing.assert_close(places.logprobs.cpu().double(), near, atol=5e-2 if dtype != torch.float32 else 1e-4, rtol=0)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rows", [1, 2, 4, 7, 32])
+@pytest.mark.parametrize(("vocabulary", "width"), [(50272, 768), (1000, 52)])
+def test_gpu_tokens_are_those_of_the_logits_of_a_head_in_8_bits(vocabulary: int, width: int, rows: int, dtype: torch.dtype) -> None:
+    """Of every launch that may be chosen, normed first or not."""
+    x, plain = inputs_of(rows, vocabulary, width, dtype, seed=int.from_bytes(os.urandom(3), "big"))
+    x, weight = x.cuda(), rounded(plain.float(), QuantLayout("int8")).to("cuda")
+    for launch in quant_candidates(rows, weight):
+        check(*both(x, weight, launch))
+        check(*both(x * 5 + 3, weight, launch, NormWeights("layer", 1e-5, None, None)))
