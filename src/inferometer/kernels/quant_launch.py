@@ -87,12 +87,14 @@ def quant_candidates(rows: int, weight: QuantWeight) -> tuple[Tiling, ...]:
     first = readied and rows <= READIED_FIRST and hopper
     if weight.kind == "int4":
         ordered = list(_readied(READIED_NIBBLES, in_bytes=False)) if readied and in_groups(weight) else []
-        few = [*ordered, *few] if first else [*few, *ordered]
+        few = [*ordered, few[0]] if first and ordered else [*few, *ordered]
     elif padded <= MOST_ROWS and hopper:
         split = list(_readied(READIED_BYTES, in_bytes=True)) if readied else []
         in_bytes = [Tiling(*sizes, early=True, in_bytes=True) for sizes in BYTES]
         wide = weight.activations == "wide" and weight.outputs > weight.inputs
-        few = [*split, *in_bytes, *few] if first and wide else [*in_bytes, *split, *few]
+        # Of the others none was ever chosen for so many rows there, and each takes seconds to try.
+        others = [] if first else few
+        few = [*split, *in_bytes, *others] if first and wide else [*in_bytes, *split, *others]
     return tuple(dict.fromkeys((*launches, *few)))
 
 
