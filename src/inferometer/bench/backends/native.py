@@ -16,6 +16,7 @@ from torch import Tensor
 from inferometer import __version__
 from inferometer.bench.backends.backend import Continuation, PageUse, Prompts
 from inferometer.bench.backends.opening import Opening
+from inferometer.bench.backends.request import TUNING_SECONDS
 from inferometer.bench.machine.link_rate import copy_rate
 from inferometer.bench.machine.memory import release_caches
 from inferometer.bench.records.failures import CacheTooSmallError
@@ -45,8 +46,6 @@ from inferometer.schedule.sequence import Sequence as Running
 
 # What a process's own libraries may take or give back between two cases.
 _SAME_BYTES: Final = 64 << 20
-_TUNING_S: Final = 60.0
-"""After which no launch for a number of rows is measured any more, where none is on file: what is left is the table's."""
 _SAID_S: Final = 3.0
 """What takes longer is said."""
 
@@ -71,7 +70,7 @@ def open_backend(opening: Opening) -> NativeBackend:
         deterministic=request.deterministic,
         seed=request.seed,
     )
-    return NativeBackend(llm, request.order())
+    return NativeBackend(llm, request.order(), tuning_seconds=request.tuning_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,20 +87,28 @@ class NativeBackend:
     pool of pages as large as a case needs.
 
     admission: how the rows of a batch are run; None for one block of them all, which prefills as a whole, decodes as a whole, and must
-    have pages for all rows together. sweep_tokens, lookahead: the engine's, None for its own.
+    have pages for all rows together. sweep_tokens, lookahead: the engine's, None for its own. tuning_seconds: after which no launch for
+    a number of rows is measured any more, where none is on file: what is left is the table's.
     """
 
     name = "native"
     stack_version = __version__
 
     def __init__(
-        self, llm: LLM, admission: Admission | None = None, *, sweep_tokens: int | None = None, lookahead: int | None = None
+        self,
+        llm: LLM,
+        admission: Admission | None = None,
+        *,
+        sweep_tokens: int | None = None,
+        lookahead: int | None = None,
+        tuning_seconds: float = TUNING_SECONDS,
     ) -> None:
         self._llm = llm
         self._admission = admission
         self._asked_tokens = sweep_tokens
         self._sweep_tokens = 0  # of the engine that is prepared
         self._lookahead = lookahead
+        self._tuning_seconds = tuning_seconds
         residency = llm.model.residency
         self._streamed = residency if isinstance(residency, StreamedLayers) else None
         self._weight_bytes = llm.model.weight_bytes
@@ -276,7 +283,7 @@ class NativeBackend:
             return
         self._tuned |= wanted
         begin = time.monotonic()
-        measured = self._llm.tune(sorted(wanted), seconds=_TUNING_S)
+        measured = self._llm.tune(sorted(wanted), seconds=self._tuning_seconds)
         took = time.monotonic() - begin
         if measured and took > _SAID_S:
             rows = " and ".join(map(str, sorted(wanted)))
