@@ -329,6 +329,7 @@ class NativeBackend:
         return self._llm.make_engine(
             pages=room.pages,
             device_pages=room.device,
+            slot_pages=room.slot_pages,
             page_size=PAGE_SIZE,
             seats=rows,
             sweep_tokens=max(self._sweep_tokens, rows),
