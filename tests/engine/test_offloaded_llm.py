@@ -133,7 +133,7 @@ def test_no_room_for_a_slot_names_what_makes_some(tmp_path: Path, offload: str, 
         with pytest.raises(UserError, match=f"^--offload pages needs .* through which pages come, .* are free on the device; {relief}$"):
             beside.shared(1, seats=4)
         beside = RoomBeside(model.model, model.kv_dtype, Storage.of(None, (50, 50, 0, 100, 100, 0)), DeviceLimits(None, 0.9))
-        with pytest.raises(UserError, match="^--percent needs .*; raise --gpu-memory, or lower the first of --percent's numbers$"):
+        with pytest.raises(UserError, match=r"^--percent needs .*; raise --gpu-memory, or lower the first of --percent's numbers$"):
             beside.shared(1, seats=4)
         with pytest.warns(PointlessWarning, match="make the third of --percent's numbers 100$"):
             beside.shared(10000, seats=4)
