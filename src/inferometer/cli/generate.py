@@ -21,6 +21,7 @@ from inferometer.cli.options import (
     tensor_parallel,
 )
 from inferometer.cli.progress import Bar
+from inferometer.cli.streams import tell
 from inferometer.errors import UserError
 from inferometer.schedule.sampling import SamplingParams
 
@@ -106,7 +107,7 @@ def _run_job(arguments: argparse.Namespace, params: SamplingParams) -> int:
     with ResultFile(arguments.output, job_name(prompts, settings), count) as results:
         if results.torn_bytes:
             torn = f"{results.torn_bytes} bytes of a last line that a crash had torn are taken off; its prompt runs again"
-            print(f"inferometer: warning: --output {arguments.output}: {torn}", file=sys.stderr)
+            tell(f"warning: --output {arguments.output}: {torn}")
         if len(results.done) == count:
             return 0
         bar = Bar("generate", "prompt")

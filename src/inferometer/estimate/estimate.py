@@ -20,6 +20,7 @@ from inferometer.estimate.memory import Memory, is_cpu, memory
 from inferometer.estimate.power import power
 from inferometer.estimate.request import Request, resolve
 from inferometer.estimate.run import Total, forward_step, prefill_step
+from inferometer.estimate.run_bound import RunBound, in_any_order, one_after_another
 from inferometer.hardware.calibration import Calibration
 from inferometer.hardware.device import DeviceSpec
 from inferometer.model.description import ModelDescription
@@ -100,6 +101,7 @@ def estimate(
         memory=needed,
         fit=fit(request, needed),
         total=_total(request, where, stream, phases),
+        least=_least(request, where, stream, phases),
         mixed=None if request.mixed_tokens is None else _phase(request, where, stream, (_mixed(request, request.mixed_tokens),)),
         limits=where.limits,
     )
@@ -137,7 +139,7 @@ def phase_steps(request: Request, where: Deployment) -> dict[Phase, tuple[Step, 
     asked = request.workload
     if not asked.generated:
         return {"forward_ms": (forward_step(where, asked.batch, asked.length, loss=asked.loss),)}
-    batch = asked.together if request.order is not None and request.stack.groups_apart else asked.batch
+    batch = asked.together if _groups_apart(request) else asked.batch
     steps: dict[Phase, tuple[Step, ...]] = {"prefill_ms": (prefill_step(where, batch, asked.length),)}
     if asked.generated > 1:
         # Costs grow evenly with the context, so the middle of the run (two steps, if it has no middle one) stands for all.
@@ -188,6 +190,23 @@ def _sweep_tokens(where: Deployment, stream: HostStream | None) -> int | None:
     if most is None or stream is None or not stream.weight_bytes:
         return most
     return max(most, prompt_tokens(where, stream.weight_bytes, stream.bytes_s))
+
+
+def _groups_apart(request: Request) -> bool:
+    """Whether the phases are those of one group."""
+    return request.order is not None and request.stack.groups_apart
+
+
+def _least(request: Request, where: Deployment, stream: HostStream | None, phases: Mapping[Phase, PhaseEstimate]) -> RunBound | None:
+    asked = request.workload
+    if not asked.generated:
+        return None
+    if _groups_apart(request):  # the work is that of all groups
+        whole = replace(request, order=None)
+        phases = {phase: _phase(whole, where, stream, steps) for phase, steps in phase_steps(whole, where).items()}
+    prefill = phases["prefill_ms"].bound
+    decode = phases["decode_token_ms"].bound if "decode_token_ms" in phases else None
+    return (one_after_another if request.order is None else in_any_order)(prefill, decode, asked.generated - 1)
 
 
 def _total(request: Request, where: Deployment, stream: HostStream | None, phases: Mapping[Phase, PhaseEstimate]) -> Total | None:

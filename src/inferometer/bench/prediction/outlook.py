@@ -14,6 +14,7 @@ from inferometer.bench.records.statistics import Summary
 from inferometer.errors import UserError
 from inferometer.estimate.bound import Bound as PhaseBound
 from inferometer.estimate.estimate import Estimate, estimate
+from inferometer.estimate.run_bound import in_any_order
 from inferometer.estimate.stack import find_stack
 from inferometer.hardware.device import DeviceSpec
 from inferometer.model.spec import ModelSpec
@@ -32,10 +33,7 @@ class Outlook:
     total_ms: tuple[float, tuple[float, float]] | None = None
 
     def whole(self, steps: int) -> Outlook:
-        """That of a run whose prefill and `steps` decode steps share sweeps: of its whole alone.
-
-        The least time is that of all FLOPs, or of all bytes if every step reads the weights once: no order of sweeps needs fewer.
-        """
+        """That of a run whose prefill and `steps` decode steps share sweeps: of its whole alone."""
         bound = predicted = None
         if self.predicted is not None and self.total_ms is not None:
             interval = {
@@ -47,10 +45,8 @@ class Outlook:
             )
         prefill, decode = (self.phases.get(name) for name in ("prefill_ms", "decode_token_ms"))
         if self.bound is not None and prefill is not None:
-            compute = prefill.compute_ms + (0.0 if decode is None else steps * decode.compute_ms)
-            memory = prefill.memory_ms + (0.0 if decode is None else steps * decode.memory_ms)
-            binds = "compute" if compute > memory else "memory"
-            bound = Bound(total_ms=max(compute, memory), binds={"total_ms": binds}, basis=self.bound.basis)
+            least = in_any_order(prefill, decode, steps)
+            bound = Bound(total_ms=least.ms, binds={"total_ms": least.binds}, basis=self.bound.basis)
         return Outlook(bound, predicted)
 
     def utilisation(self, times: Mapping[str, Summary]) -> dict[str, float | None] | None:
