@@ -78,3 +78,19 @@ def test_the_text_puts_the_run_beside_its_bound_and_no_interval_below_one() -> N
     assert found.mixed is not None
     assert found.interval["mixed_step_ms"][0] == found.mixed.bound.ms
     assert re.search(r"(?m)^in all: .* ms \(.*\), bound [\d.,]+ ms \((memory|compute)\)$", text(found))
+
+
+def test_fewer_in_flight_read_the_weights_more_often() -> None:
+    asked = {"batch_size": 64, "group_size": 4, "sequence_length": 32, "decode_length": 8, "calibration": None}
+
+    def least(order: str, **more: object) -> float:
+        found = estimate("opt-6.7b", "a100-sxm-80gb", admission=order, **asked, **more).least  # type: ignore[arg-type]
+        assert found is not None
+        return found.ms
+
+    assert least("zigzag") == least("diagonal") < least("diagonal", num_groups=8) < least("diagonal", num_groups=2) < least("row")
+    assert least("diagonal", num_groups=100) == least("diagonal")
+    assert least("row") == pytest.approx(least("diagonal", num_groups=1))
+    # 13.3 GB at 2.039 TB/s, in eight sweeps of all, and of each group.
+    assert least("zigzag") > 8 * 13.3 / 2.039
+    assert least("row") > 16 * 8 * 12.9 / 2.039

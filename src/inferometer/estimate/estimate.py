@@ -9,7 +9,7 @@ from typing import Literal
 
 from inferometer.estimate.answer import PHASES, Estimate, Phase, PhaseEstimate
 from inferometer.estimate.beside_link import prompt_tokens
-from inferometer.estimate.bound import mean_bound
+from inferometer.estimate.bound import Bound, mean_bound
 from inferometer.estimate.cost import mean_cost
 from inferometer.estimate.deployment import Deployment
 from inferometer.estimate.fit import fit
@@ -139,7 +139,7 @@ def phase_steps(request: Request, where: Deployment) -> dict[Phase, tuple[Step, 
     asked = request.workload
     if not asked.generated:
         return {"forward_ms": (forward_step(where, asked.batch, asked.length, loss=asked.loss),)}
-    batch = asked.together if _groups_apart(request) else asked.batch
+    batch = asked.together if request.order is not None and request.stack.groups_apart else asked.batch
     steps: dict[Phase, tuple[Step, ...]] = {"prefill_ms": (prefill_step(where, batch, asked.length),)}
     if asked.generated > 1:
         # Costs grow evenly with the context, so the middle of the run (two steps, if it has no middle one) stands for all.
@@ -167,14 +167,20 @@ def host_stream(request: Request) -> HostStream | None:
 
 
 def _phase(request: Request, where: Deployment, stream: HostStream | None, steps: tuple[Step, ...]) -> PhaseEstimate:
-    costs, bounds = [where.cost(step) for step in steps], [where.bound(step) for step in steps]
+    costs = [where.cost(step) for step in steps]
     if stream is not None:
         static = None if where.power is None else where.power.static_w
         passes = [_passes(request, where, stream, step) for step in steps]
         costs = [stream.cost(cost, step, count, static) for cost, step, count in zip(costs, steps, passes, strict=True)]
+    return PhaseEstimate(cost=mean_cost(costs), bound=_bound(where, stream, steps))
+
+
+def _bound(where: Deployment, stream: HostStream | None, steps: tuple[Step, ...]) -> Bound:
+    bounds = [where.bound(step) for step in steps]
+    if stream is not None:
         # The least passes are one: a sweep of all tokens.
         bounds = [stream.bound(each, step, 1) for each, step in zip(bounds, steps, strict=True)]
-    return PhaseEstimate(cost=mean_cost(costs), bound=mean_bound(tuple(bounds)))
+    return mean_bound(tuple(bounds))
 
 
 def _passes(request: Request, where: Deployment, stream: HostStream, step: Step) -> int:
@@ -192,21 +198,19 @@ def _sweep_tokens(where: Deployment, stream: HostStream | None) -> int | None:
     return max(most, prompt_tokens(where, stream.weight_bytes, stream.bytes_s))
 
 
-def _groups_apart(request: Request) -> bool:
-    """Whether the phases are those of one group."""
-    return request.order is not None and request.stack.groups_apart
-
-
 def _least(request: Request, where: Deployment, stream: HostStream | None, phases: Mapping[Phase, PhaseEstimate]) -> RunBound | None:
+    """Of groups, that of the work in any order with as many sequences in flight: no order makes a sweep do more than a token of each."""
     asked = request.workload
     if not asked.generated:
         return None
-    if _groups_apart(request):  # the work is that of all groups
-        whole = replace(request, order=None)
-        phases = {phase: _phase(whole, where, stream, steps) for phase, steps in phase_steps(whole, where).items()}
-    prefill = phases["prefill_ms"].bound
-    decode = phases["decode_token_ms"].bound if "decode_token_ms" in phases else None
-    return (one_after_another if request.order is None else in_any_order)(prefill, decode, asked.generated - 1)
+    if request.order is None or asked.group is None:
+        bounds = {phase: each.bound for phase, each in phases.items()}
+        return one_after_another(bounds["prefill_ms"], bounds.get("decode_token_ms"), asked.generated - 1)
+    groups = 1 if request.order == "row" else request.num_groups
+    flight = asked.batch if groups is None else min(asked.batch, groups * asked.group)
+    together = replace(request, order=None, workload=replace(asked, batch=flight, group=None))
+    bounds = {phase: _bound(where, stream, steps) for phase, steps in phase_steps(together, where).items()}
+    return in_any_order(bounds["prefill_ms"], bounds.get("decode_token_ms"), asked.generated - 1).times(asked.batch / flight)
 
 
 def _total(request: Request, where: Deployment, stream: HostStream | None, phases: Mapping[Phase, PhaseEstimate]) -> Total | None:

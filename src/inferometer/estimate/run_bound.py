@@ -14,6 +14,10 @@ class RunBound:
     ms: float
     binds: Resource
 
+    def times(self, count: float) -> RunBound:
+        """That of so many such runs after each other."""
+        return RunBound(count * self.ms, self.binds)
+
 
 def one_after_another(prefill: Bound, decode: Bound | None, steps: int) -> RunBound:
     """Of a prefill and then `steps` decode steps, whose mean bound `decode` is; None without any: the sum of theirs."""
