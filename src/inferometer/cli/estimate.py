@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     decode = None if forward_only else arguments.decode_length or _DECODE
     room = (model.spec.context_limit or _LENGTH + _DECODE) - (decode or 0)
     asked: dict[str, Any] = {
-        "device": arguments.device or _here(),
+        "device": _here() if arguments.device is None else arguments.device,
         "batch_size": arguments.batch_size,
         "sequence_length": arguments.sequence_length or max(1, min(_LENGTH, room)),
         "decode_length": decode,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import io
 import json
 import sys
 from pathlib import Path
@@ -149,10 +150,12 @@ def _open(arguments: argparse.Namespace) -> LLM:
 def _standard_input() -> str:
     if sys.stdin is None or sys.stdin.isatty():
         raise UserError("no prompt: give PROMPT, or text on standard input")
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="strict")  # some locales let pass what is no text
     try:
         text = sys.stdin.read().removesuffix("\n")
     except UnicodeDecodeError as error:
-        raise UserError(f"standard input is not {error.encoding} text at byte {error.start}; set PYTHONUTF8=1 if it is UTF-8") from None
+        raise UserError(f"standard input is not {error.encoding} text at byte {error.start}; convert it, or set PYTHONUTF8=1") from None
     if not text:
         raise UserError("no prompt: standard input was empty; give PROMPT, or text there")
     return text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 import traceback
@@ -38,6 +39,9 @@ SHARED = ("generate", "serve", "bench", "quality")
 """Commands that run on all processes of torchrun's: number 0 runs the command, the others follow it."""
 
 DONE, FAILED, USAGE, CASES_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
+
+_OF_A_PATH = frozenset({errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ENOTDIR, errno.ELOOP})
+"""What may be wrong with a path that a user named, and is found out by whoever first looks for it."""
 
 _EXTRAS = (
     {"transformers": "hf", "accelerate": "hf"}
@@ -97,6 +101,10 @@ def _ended(given: list[str]) -> tuple[int, str | None]:
         return USAGE, f"error: this needs {package}, which is not installed; pip install 'inferometer[{_EXTRAS[package]}]'"
     except KeyboardInterrupt:
         return INTERRUPTED, "interrupted"
+    except OSError as error:
+        if error.filename is None or error.errno not in _OF_A_PATH:
+            return FAILED, _unexpected(error)
+        return USAGE, f"error: {error.filename}: {error.strerror}; name another, or change who may read it"
     except Exception as error:  # noqa: BLE001  (the last place that can turn it into one line)
         return FAILED, _unexpected(error)
 
