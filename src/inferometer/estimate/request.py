@@ -18,7 +18,7 @@ from inferometer.hardware.catalogue import find_device, slugs
 from inferometer.hardware.device import DeviceSpec
 from inferometer.hardware.links import Link, host_link, link_between
 from inferometer.model.description import ModelDescription, describe
-from inferometer.model.formats import COMPUTE_DTYPES, DTYPE_ALIASES, KV_DTYPES, Formats, WeightFormat, weight_format
+from inferometer.model.formats import COMPUTE_DTYPES, DTYPE_ALIASES, Formats, WeightFormat, kv_format, weight_format
 from inferometer.model.offload import NOWHERE_ELSE, Offload, read_offload
 from inferometer.model.outline import read_outline
 from inferometer.model.quantisation import read_quantisation, resolve_quantize
@@ -103,8 +103,7 @@ def resolve(
     if is_cpu(found) and gpus > 1:
         raise UserError(f"--gpus {gpus}: cpu is one device; name a GPU with --device")
     name = resolve_dtype(dtype, found, config)
-    if kv_dtype != "auto" and DTYPE_ALIASES.get(kv_dtype, kv_dtype) not in KV_DTYPES:
-        raise UserError(f"--kv-dtype {kv_dtype} is unknown; use auto, {', '.join(KV_DTYPES)}")
+    cache = kv_format(kv_dtype)
     shards = layout.devices if layout.parallel == "tensor" else 1
     check_shards(spec, shards)
     if link is not None and layout.devices == 1:
@@ -125,7 +124,7 @@ def resolve(
         formats=Formats(
             dtype=name,
             weights=_weights(quantize, name, config, spec),
-            kv_dtype=None if kv_dtype == "auto" else DTYPE_ALIASES.get(kv_dtype, kv_dtype),
+            kv_dtype=cache,
             shards=shards,
         ),
         stack=chosen,
