@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from inferometer.hardware.device import Topology
 from inferometer.hardware.links import Link
@@ -27,8 +28,10 @@ _WORD_S = 2.3e-6
 _PEER_SHARE = 0.51
 _COPY_SHARE = 0.85
 # A large sum is one launch, in which each device is sent its rows of all parts, adds them up and norms them, and sends them to all: 31 us
-# for 1 MiB, 41 for 4, 77 for 16 and 211 for 64, each way over the link at 0.94 of what copies alone carry. Of more devices that holds where
-# each sends to the others by turns; sent to one after another in one order, the first half takes as long as n (n - 1) / 2 parts, not n - 1.
+# for 1 MiB, 41 for 4, 77 for 16 and 211 for 64, each way over the link at 0.94 of what copies alone carry. All of n devices send their
+# parts to the first, then to the second: what a device is sent at a time comes from all others, and what it sends waits for that. The last
+# has sent its parts after the n (n - 1) / 2 that pass one receiver after another, not after its own n - 1. Of two both are one. Results go
+# to all row by row.
 _ROWS_FLOOR_S = 30e-6
 _ROWS_SHARE = 0.94
 _ROWS_BYTES = 64 << 20  # of a launch at most
@@ -51,11 +54,43 @@ def reaches(link: Link) -> bool:
     return link.topology != "host"
 
 
+def measured_sum_s(payload_bytes: float, devices: int, link: Link) -> float | None:
+    """Seconds of a sum of `payload_bytes` over `devices` as sums were measured over this link; None where none over so many were.
+
+    What lies between two sizes is taken in the proportion of its bytes; what is larger than the largest goes in as many launches.
+    """
+    measured = link.sums_over(devices)
+    if not measured:
+        return None
+    largest = measured[-1][0]
+    if payload_bytes > largest:
+        whole, rest = divmod(payload_bytes, largest)
+        last = measured_sum_s(rest, devices, link) if rest else 0.0
+        assert last is not None, "there are sizes"
+        return whole * _never_less(measured)[-1][1] + last
+    known = _never_less(measured)
+    before, least = known[0]
+    for nbytes, seconds in known:
+        if payload_bytes <= nbytes:
+            share = (payload_bytes - before) / (nbytes - before) if payload_bytes > before else 1.0
+            return least + share * (seconds - least)
+        before, least = nbytes, seconds
+    return least
+
+
+def _never_less(measured: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """The same without what noise has made of them: more bytes take no less."""
+    return [(nbytes, max(seconds for _, seconds in measured[: i + 1])) for i, (nbytes, _) in enumerate(measured)]
+
+
 def peer_sum_s(payload_bytes: float, devices: int, link: Link) -> float:
     """Seconds of a sum of `payload_bytes` over `devices` that write into each other's memory, residual and norm included."""
+    measured = measured_sum_s(payload_bytes, devices, link)
+    if measured is not None:
+        return measured
     floor = _PEER_FLOOR_S + (0.0 if link.word_s is None else link.word_s - _WORD_S)
     at_once = floor + (devices - 1) * payload_bytes / (_copies(link) * _PEER_SHARE / _COPY_SHARE)
-    sent = 2 * (devices - 1) / devices * payload_bytes
+    sent = (devices * (devices - 1) / 2 + devices - 1) / devices * payload_bytes
     launches = max(1, math.ceil(payload_bytes / _ROWS_BYTES))
     return min(at_once, launches * _ROWS_FLOOR_S + sent / (_copies(link) * _ROWS_SHARE))
 
