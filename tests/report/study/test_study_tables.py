@@ -92,6 +92,15 @@ def test_a_mean_of_runs_far_apart_says_so() -> None:
     assert "- [1] a mean of 2 runs that lie from 38.46 to 100.00 (old, batch_size 1, the first of 2 cells alike)." in made
 
 
+def test_requests_to_a_server_differ_without_a_word() -> None:
+    study = study_of(SWEEP + TABLE.replace('"{throughput:.2f} | {ms_per_token:.2f}"', '"ttft_ms"'))
+    times = {"samples": [5.0, 15.0], "mean": 10.0, "min": 5.0, "max": 15.0, "p50": 5.0, "p90": 15.0, "p99": 15.0}
+    serving = {"ttft": times, "served": 2, "failed": 0}
+    made = document(study, [ran("old", backend="http", requests=2, serving=serving)])
+    assert cells(made, "| batch_size") == [["1", "10.00"]]
+    assert "lie from" not in made
+
+
 def test_a_bound_by_other_limits_than_its_neighbours_is_marked() -> None:
     study = study_of(SWEEP + TABLE.replace("beside = []", 'beside = ["bound"]'))
     bounds = [

@@ -116,6 +116,8 @@ class Entries:
         field = cell.fields[0]
         if field.figure is None or not field.plain or not isinstance(self.spec, TableSpec) or self.spec.kind != "grid":
             return None
+        if record.serving is not None:  # of a server they are requests, which differ in what they waited for
+            return None
         least, most = (statistic(record, field.figure, name) for name in ("min", "max"))
         if not least or not most or most < _FAR_APART * least:
             return None
