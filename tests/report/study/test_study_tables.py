@@ -120,6 +120,7 @@ def test_a_table_says_which_session_measured_which_column_and_when() -> None:
     records = [ran("new", prefill=[1.0], token=[1.0], **late), ran("old", prefill=[1.0], token=[1.0], backend="hf")]
     made = document(study_of(SWEEP + TABLE), records)
     assert "This table mixes 2 sessions (one of 2026-01-01 00:00: old; b of 2026-01-02 10:30: new): ratios" in made
+    assert "session b, revision 1.0, 2026-01-02 10:30.\n" in made
 
 
 def test_a_table_may_have_words_of_its_own() -> None:
