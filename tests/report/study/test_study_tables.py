@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -113,6 +114,18 @@ def test_a_bound_by_other_limits_than_its_neighbours_is_marked() -> None:
     assert "1000.00 \\| 1.00 (50%, memory) | 1000.00 \\| 1.00 (50%, memory) [1]" in made
     assert "- [1] by datasheet limits: nothing was calibrated where it ran (new, batch_size 1)." in made
     assert "[1]" not in document(study, [one, replace(other, bound=one.bound)])
+
+
+def test_a_predicted_time_that_launches_decide_says_so() -> None:
+    """A stack at 3 % of its bound does not wait for the memory, whatever the bound is made of."""
+    study = study_of(SWEEP + TABLE.replace("beside = []", 'beside = ["predicted"]'))
+    here: dict[str, Any] = {"model": "opt-125m", "device": "h200", "dtype": "float16", "prefill": [7.0], "token": [7.0]}
+    made = document(study, [ran("old", backend="hf", **here), ran("new", backend="native", batch_size=4, **here)])
+    _, table = made.split("Predicted for the same device. In brackets: measured over predicted.")
+    (one, four), (note,) = cells(table, "| batch_size"), [line for line in table.splitlines() if "sets the pace" in line]
+    assert one[1].endswith(") [1]")
+    assert "[" not in four[2]
+    assert re.fullmatch(r"- \[1\] the host sets the pace: \d\S* ms of launches a step, for 0\.\d+ ms of work \(old, batch_size 1\)\.", note)
 
 
 def test_a_table_says_which_session_measured_which_column_and_when() -> None:
