@@ -189,6 +189,10 @@ def test_the_tolerance_is_the_users(tmp_path: Path, capsys: pytest.CaptureFixtur
         (("--compare", "{runs}"), "--compare"),
         (("{runs}", "--tolerance", "3"), "--tolerance goes with --compare"),
         (("--compare", "{runs}", "{runs}", "--tolerance", "-1"), "--tolerance"),
+        (("{runs}", "-o", "a.pdf"), "no report is written as pdf; name a file that ends in md, rst, csv, html, or add --format"),
+        (("{runs}", "-o", "{runs}"), "no report is written as jsonl"),
+        (("{runs}", "-o", "{runs}", "--format", "md"), "holds the records that are read; name another file"),
+        (("--compare", "{runs}", "{runs}", "-o", "{runs}", "--format", "md"), "holds the records that are read"),
         (("{runs}", "-o", "/absent/folder/a.html"), "--output /absent/folder/a.html: No such file or directory; name a file"),
     ],
 )

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 REGRESSED = 3
 FORMATS = ("md", "rst", "csv", "html")
+# Endings under which nobody expects one of those.
+_OTHERS = ("json", "jsonl", "pdf", "docx", "tex", "xlsx", "svg", "png")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -41,6 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0, or 3 if --compare found a regression."""
     form = arguments.format or _form(arguments.output)
+    _keep_records(arguments)
     if arguments.compare is not None:
         if arguments.records:
             raise UserError("--compare takes its two files itself; leave out the other RECORDS")
@@ -112,8 +115,22 @@ def _compare(arguments: argparse.Namespace, form: str) -> int:
     return REGRESSED if found.regressed else 0
 
 
+def _keep_records(arguments: argparse.Namespace) -> None:
+    """A report is not written over what it is made of."""
+    from inferometer.report.records.gathering import RECORDS
+
+    output = arguments.output
+    given = [path / RECORDS if path.is_dir() else path for path in (*arguments.records, *(arguments.compare or ()))]
+    if output is not None and any(path.exists() and output.exists() and path.samefile(output) for path in given):
+        raise UserError(f"--output {output} holds the records that are read; name another file")
+
+
 def _form(output: Path | None) -> str:
     ending = "" if output is None else output.suffix.lower().lstrip(".")
+    if ending in _OTHERS:
+        raise UserError(
+            f"--output {output}: no report is written as {ending}; name a file that ends in {', '.join(FORMATS)}, or add --format"
+        )
     return {"htm": "html", "markdown": "md"}.get(ending, ending if ending in FORMATS else "md")
 
 
