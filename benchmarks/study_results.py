@@ -44,8 +44,8 @@ def section(folders: Sequence[Path]) -> str:
     order = [*(name for name in TELLING if name in found), *(name for name in found if name not in TELLING)]
     if not order:
         return "No study's records lie under `results/` yet."
-    shows = [f"`inferometer study show {RESULTS.name}/{name}`" for name in order]
-    more = f"Every table of a study, with what stands beside it: {joined(shows)}."
+    shows = [f"`inferometer study show {RESULTS.name}/{name}` ({_coverage(*found[name])})" for name in order]
+    more = f"Every table of a study, with what stands beside it, and how many of its cases have run: {joined(shows)}."
     return "\n\n".join([*(_study(*found[name]) for name in order[:STUDIES]), more])
 
 
@@ -115,6 +115,13 @@ def _titled(parts: Sequence[Part]) -> list[tuple[str, list[Part]]]:
         elif found:
             found[-1][1].append(part)
     return [(title, each) for title, each in found if each and isinstance(each[0], Grid)]
+
+
+def _coverage(study: Study, records: Sequence[Record]) -> str:
+    """Of the cases that a study asks for, how many ran, whatever became of them."""
+    parts = {part.name for part in study.parts}
+    ran = sum(record.status != "skipped" and record.part in parts for record in records)
+    return f"{ran} of {sum(cell.excluded is None for cell in study.cells())}"
 
 
 def _about(study: Study, records: Sequence[Record]) -> str:

@@ -66,7 +66,7 @@ def test_a_run_is_kept_shown_and_read_again(copy: Path, capsys: pytest.CaptureFi
     assert (before, after) == around((ROOT / "README.md").read_text())[::2]
     # The two that users compare by, the first one first; the rest is named.
     stacks, sizes = shown.index("### Backends over batch sizes"), shown.index("### Latency of GPT-3's sizes")
-    assert stacks < sizes < shown.index("`inferometer study show results/estimate-vs-measured`")
+    assert stacks < sizes < shown.index("`inferometer study show results/estimate-vs-measured` (6 of 6)")
     assert shown.count("\n### ") == 2
     assert "#### Throughput (tokens/sec | msec/token)\n\n| batch_size | HF (fp32)" in shown
     assert "#### Time per token (ms), batch_size=1: stacks beside each other\n\n| Model Name     | native | hf" in shown

@@ -42,6 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0, or 3 if --compare found a regression."""
     form = _form(arguments.format, arguments.output)
+    _keep_records(arguments)
     if arguments.compare is not None:
         if arguments.records:
             raise UserError("--compare takes its two files itself; leave out the other RECORDS")
@@ -119,6 +120,16 @@ def _form(asked: str | None, output: Path | None) -> str:
     if asked is None and ending and ending not in _ENDINGS:
         raise UserError(f"--output {output}: {ending} is no format; end the name in {', '.join(_ENDINGS)}, or say which with --format")
     return asked or _ENDINGS.get(ending, "md")
+
+
+def _keep_records(arguments: argparse.Namespace) -> None:
+    """A report is not written over what it is made of."""
+    from inferometer.report.records.gathering import RECORDS
+
+    output = arguments.output
+    given = [path / RECORDS if path.is_dir() else path for path in (*arguments.records, *(arguments.compare or ()))]
+    if output is not None and any(path.exists() and output.exists() and path.samefile(output) for path in given):
+        raise UserError(f"--output {output} holds the records that are read; name another file")
 
 
 def _names(paths: Sequence[Path]) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from inferometer.bench.conduct.conductor import BudgetSpentError, Conduct, Conductor
+from inferometer.bench.machine.foreign import foreign
 from inferometer.bench.machine.place import Place, find_place
 from inferometer.bench.plan.edge_search import EdgeSearch, edge_part, edge_searches
 from inferometer.bench.plan.plan import Planned, plan
@@ -41,6 +42,10 @@ def carry_out(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         _print_plan(plans, as_json=arguments.json)
         return 0
+    for place in {planned.question.place.torch_name: planned.question.place for planned in plans}.values():
+        held = foreign(place, machine)
+        if held is not None:
+            tell(held)
     session = Session.begin(machine)
     path = arguments.folder or FOLDER / study.name
     with StudyFolder(path, document, session, resume=arguments.resume, say=tell) as folder:

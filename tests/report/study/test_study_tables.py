@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -92,6 +93,15 @@ def test_a_mean_of_runs_far_apart_says_so() -> None:
     assert "- [1] a mean of 2 runs that lie from 38.46 to 100.00 (old, batch_size 1, the first of 2 cells alike)." in made
 
 
+def test_requests_to_a_server_differ_without_a_word() -> None:
+    study = study_of(SWEEP + TABLE.replace('"{throughput:.2f} | {ms_per_token:.2f}"', '"ttft_ms"'))
+    times = {"samples": [5.0, 15.0], "mean": 10.0, "min": 5.0, "max": 15.0, "p50": 5.0, "p90": 15.0, "p99": 15.0}
+    serving = {"ttft": times, "served": 2, "failed": 0}
+    made = document(study, [ran("old", backend="http", requests=2, serving=serving)])
+    assert cells(made, "| batch_size") == [["1", "10.00"]]
+    assert "lie from" not in made
+
+
 def test_a_bound_by_other_limits_than_its_neighbours_is_marked() -> None:
     study = study_of(SWEEP + TABLE.replace("beside = []", 'beside = ["bound"]'))
     bounds = [
@@ -106,11 +116,24 @@ def test_a_bound_by_other_limits_than_its_neighbours_is_marked() -> None:
     assert "[1]" not in document(study, [one, replace(other, bound=one.bound)])
 
 
+def test_a_predicted_time_that_launches_decide_says_so() -> None:
+    """A stack at 3 % of its bound does not wait for the memory, whatever the bound is made of."""
+    study = study_of(SWEEP + TABLE.replace("beside = []", 'beside = ["predicted"]'))
+    here: dict[str, Any] = {"model": "opt-125m", "device": "h200", "dtype": "float16", "prefill": [7.0], "token": [7.0]}
+    made = document(study, [ran("old", backend="hf", **here), ran("new", backend="native", batch_size=4, **here)])
+    _, table = made.split("Predicted for the same device. In brackets: measured over predicted.")
+    (one, four), (note,) = cells(table, "| batch_size"), [line for line in table.splitlines() if "sets the pace" in line]
+    assert one[1].endswith(") [1]")
+    assert "[" not in four[2]
+    assert re.fullmatch(r"- \[1\] the host sets the pace: \d\S* ms of launches a step, for 0\.\d+ ms of work \(old, batch_size 1\)\.", note)
+
+
 def test_a_table_says_which_session_measured_which_column_and_when() -> None:
     late = {"environment": {**HERE, "session": "b"}, "started_at": "2026-01-02T10:30:59.000+00:00"}
     records = [ran("new", prefill=[1.0], token=[1.0], **late), ran("old", prefill=[1.0], token=[1.0], backend="hf")]
     made = document(study_of(SWEEP + TABLE), records)
     assert "This table mixes 2 sessions (one of 2026-01-01 00:00: old; b of 2026-01-02 10:30: new): ratios" in made
+    assert "session b, revision 1.0, 2026-01-02 10:30.\n" in made
 
 
 def test_a_table_may_have_words_of_its_own() -> None:

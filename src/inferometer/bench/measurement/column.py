@@ -36,7 +36,8 @@ class Column:
 
     whole: of runs whose prefill and decode have no times of their own, and begun: as in `Times`, of all of them or none. pages: of the run
     that had the most in use. link_bytes: that came from the host in all measured runs, None where nothing does. unsteady: runs that were
-    not taken in, as something was made in them that the next one found.
+    not taken in, as something was made in them that the next one found. sensors: what they said right after the last measured run, when
+    clocks are still what the work has left of them.
     """
 
     case: Case
@@ -54,6 +55,7 @@ class Column:
     failure: Failure | None = None
     unsteady: int = 0
     unsteady_s: float = 0.0
+    sensors: dict[str, object] | None = None
 
     @property
     def measured(self) -> int:

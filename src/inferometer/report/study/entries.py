@@ -13,7 +13,7 @@ from inferometer.bench.study.keys import settings
 from inferometer.bench.study.layout import TOTAL_LENGTH, WORDS, BlockSpec, ColumnSpec, PlotSpec, PublishedSpec, TableSpec, Where
 from inferometer.report.markup.parts import joined
 from inferometer.report.records.origin import Origin
-from inferometer.report.study.case_prediction import estimated
+from inferometer.report.study.case_prediction import estimated, pace
 from inferometer.report.study.cell_values import CellValues
 from inferometer.report.study.columns import Row
 from inferometer.report.study.footnotes import Footnotes
@@ -108,18 +108,31 @@ class Entries:
             apart = self._scatter(record, cell)
             return found if apart is None else replace(found, text=self.notes.mark(found.text, apart, name))
         text = found.text + self._beside(values, cell)
-        basis = self._other_basis(values.bounded)
-        return Entry(text if basis is None else self.notes.mark(text, basis, name), found.value)
+        note = self._other_basis(values.bounded) or self._host(record, cell)
+        return Entry(text if note is None else self.notes.mark(text, note, name), found.value)
 
     def _scatter(self, record: Record, cell: Template) -> str | None:
         """That the runs behind a mean lie far apart, unless the table shows their statistics itself."""
         field = cell.fields[0]
         if field.figure is None or not field.plain or not isinstance(self.spec, TableSpec) or self.spec.kind != "grid":
             return None
+        if record.serving is not None:  # of a server they are requests, which differ in what they waited for
+            return None
         least, most = (statistic(record, field.figure, name) for name in ("min", "max"))
         if not least or not most or most < _FAR_APART * least:
             return None
         return f"a mean of {record.runs} runs that lie from {field.text(least)} to {field.text(most)}"
+
+    def _host(self, record: Record, cell: Template) -> str | None:
+        """That the host sets the pace of a predicted time: neither the memory nor the matrix units then say how fast the stack can be."""
+        figure = cell.fields[0].figure
+        if self.source != "predicted" or figure is None or (figure.time or figure.rate) is None:
+            return None
+        expected = pace(record)
+        if expected is None or not expected.is_the_hosts:
+            return None
+        step = "forward" if record.forward_only else "step"
+        return f"the host sets the pace: {expected.host_ms:.3g} ms of launches a {step}, for {expected.device_ms:.3g} ms of work"
 
     def _other_basis(self, bounded: Record | None) -> str | None:
         """What limits a bound is of, where the table has bounds of others as well: those of a run that was not calibrated are higher."""
