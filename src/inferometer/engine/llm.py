@@ -187,6 +187,7 @@ class LLM:
             self._engine = self.make_engine(
                 pages=room.pages,
                 device_pages=room.device,
+                slot_pages=room.slot_pages,
                 sweep_tokens=sweep_tokens,
                 admission=over_the_link(self.admission, self.prompts_beside),
             )

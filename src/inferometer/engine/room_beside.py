@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -84,16 +84,30 @@ class RoomBeside:
         page = PagedCache.page_bytes(spec, dtype, PAGE_SIZE)
         most_each = -(-(spec.context_limit or LONGEST) // PAGE_SIZE)
         most = seats * most_each if wanted is None else wanted
-        if most <= device:
-            message = "all pages of the KV cache fit on the device: bringing them in is pointless and slow; leave out --offload pages"
-            warnings.warn(message, PointlessWarning, stacklevel=3)
-        elsewhere = self._host_room_bytes // page
-        slot = slot_pages_for(spec, dtype, PAGE_SIZE, longest=min(most_each, elsewhere), elsewhere=elsewhere)
+        elsewhere = min(most, self._host_room_bytes // page)
+        longest = min(most_each, elsewhere)
+        slot = slot_pages_for(spec, dtype, PAGE_SIZE, longest=longest, elsewhere=elsewhere)
+        # Smaller where memory is short: a copy is then sooner over, and the longest sequence has room all the same.
+        slots = device * page if share == 1 else device * page // 2
+        slot = min(slot, max(longest, slots // slots_bytes(spec, dtype, PAGE_SIZE, 1)))
         beside = -(-slots_bytes(spec, dtype, PAGE_SIZE, slot) // page)
         if device < beside:
             short = f"{gib(beside * page)} through which pages come, and {gib(device * page)}"
-            raise UserError(f"--offload pages needs {short} are free on the device; raise --gpu-memory or stream more weights")
-        return share_pages(share, device - beside, elsewhere, most)
+            raise UserError(f"--offload pages needs {short} are free on the device; {self._relief(fit=most <= device)}")
+        if most <= device:
+            message = "all pages of the KV cache fit on the device: bringing them in is pointless and slow; leave out --offload pages"
+            warnings.warn(message, PointlessWarning, stacklevel=3)
+        room = share_pages(share, device - beside, elsewhere, most)
+        return replace(room, slot_pages=min(slot, max(1, room.elsewhere)))
+
+    def _relief(self, *, fit: bool) -> str:
+        """What leaves the device more memory. fit: whether all pages would have room there."""
+        if fit:
+            return "leave it out: all pages fit there"
+        streamed = self.storage.offload.weights
+        if streamed == 1:
+            return "raise --gpu-memory"
+        return f"raise --gpu-memory, or stream {'more of the weights' if streamed else 'the weights too (--offload weights,pages)'}"
 
     @property
     def _host_room_bytes(self) -> int:

@@ -123,6 +123,7 @@ class NativeBackend:
         self._sequences: list[Running] = []
         self._steps: list[Emissions] = []  # looked into when the clock stands
         self.phased = True
+        self.begun: tuple[float, int] | None = None
         self.device = llm.device
         self.encoder = llm.spec.encoder
         self.output_width = llm.spec.hidden if llm.spec.encoder else llm.spec.vocabulary
@@ -183,10 +184,16 @@ class NativeBackend:
 
     def generate(self, prompts: Prompts, params: SamplingParams) -> None:
         """As many sweeps as the admission takes."""
+        self.begun, begin = None, time.perf_counter()
         self._start(prompts, params)
-        for sequence in self._sequences:
+        rows, first = self._sequences, 0
+        for sequence in rows:
             while sequence.remaining:
                 self._step()
+                while first < len(rows) and rows[first].generated:
+                    first += 1
+                if first == len(rows) and self.begun is None:
+                    self.begun = time.perf_counter() - begin, sum(row.generated for row in rows)
 
     def hold(self, prompts: Prompts, params: SamplingParams, steps: int, *, filled: bool) -> None:
         """Stops after the middle step, while every row is still to go on."""
@@ -329,6 +336,7 @@ class NativeBackend:
         return self._llm.make_engine(
             pages=room.pages,
             device_pages=room.device,
+            slot_pages=room.slot_pages,
             page_size=PAGE_SIZE,
             seats=rows,
             sweep_tokens=max(self._sweep_tokens, rows),
