@@ -70,6 +70,8 @@ def test_a_files_name_says_the_format(records: Path, tmp_path: Path, capsys: pyt
     assert main(["report", str(records), "-o", str(tmp_path / name)]) == 0
     assert (tmp_path / name).read_text().startswith(begins)
     assert capsys.readouterr().out == ""
+    assert main(["report", str(records), "-o", str(tmp_path / "b.pdf"), "--format", "rst"]) == 0
+    assert (tmp_path / "b.pdf").read_text().startswith("runs\n====")
 
 
 STUDY = """
@@ -189,10 +191,9 @@ def test_the_tolerance_is_the_users(tmp_path: Path, capsys: pytest.CaptureFixtur
         (("--compare", "{runs}"), "--compare"),
         (("{runs}", "--tolerance", "3"), "--tolerance goes with --compare"),
         (("--compare", "{runs}", "{runs}", "--tolerance", "-1"), "--tolerance"),
-        (("{runs}", "-o", "a.pdf"), "no report is written as pdf; name a file that ends in md, rst, csv, html, or add --format"),
-        (("{runs}", "-o", "{runs}"), "no report is written as jsonl"),
         (("{runs}", "-o", "{runs}", "--format", "md"), "holds the records that are read; name another file"),
         (("--compare", "{runs}", "{runs}", "-o", "{runs}", "--format", "md"), "holds the records that are read"),
+        (("{runs}", "-o", "a.pdf"), "--output a.pdf: .pdf is no format; end the name in .md, .markdown, .rst, .csv, .html, .htm, or say"),
         (("{runs}", "-o", "/absent/folder/a.html"), "--output /absent/folder/a.html: No such file or directory; name a file"),
     ],
 )

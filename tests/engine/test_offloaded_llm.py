@@ -86,6 +86,21 @@ def test_bringing_what_would_fit_is_called_pointless(tmp_path: Path) -> None:
         model.engine  # noqa: B018
 
 
+@pytest.mark.parametrize(("prompts", "said"), [(["one"], "all pages of this prompt fit"), (["a", "b"], "all pages of these 2 prompts fit")])
+def test_bringing_what_would_fit_of_what_is_asked_is_called_pointless(tmp_path: Path, prompts: list[str], said: str) -> None:
+    few = SamplingParams(max_new_tokens=3)
+    with llm(tmp_path, offload="pages", host_memory=0.01, gpu_memory=1 / 1024) as model:
+        model.engine  # noqa: B018 - not all that could be asked for fits: nothing is said of it
+        with pytest.warns(PointlessWarning, match=f"^{said} on the device: .*; leave out --offload pages$"):
+            model.generate(prompts, few)
+        with pytest.warns(PointlessWarning, match=said):
+            list(model.stream(prompts, few))
+        with warnings.catch_warnings(action="error"):
+            model.generate(["a prompt"] * 200, SamplingParams(max_new_tokens=40))
+    with llm(tmp_path) as resident, warnings.catch_warnings(action="error"):
+        resident.generate(prompts, few)
+
+
 @pytest.mark.parametrize("offload", ["weights,pages", "0 100 30 70 100 0"])
 @pytest.mark.parametrize("mib", [1.7, 2, 2.5, 6])
 def test_slots_of_pages_are_as_small_as_a_tight_limit_asks(tmp_path: Path, offload: str, mib: float) -> None:
@@ -117,6 +132,11 @@ def test_no_room_for_a_slot_names_what_makes_some(tmp_path: Path, offload: str, 
         beside = RoomBeside(model.model, model.kv_dtype, Storage.of(offload), DeviceLimits(None, 0.9))
         with pytest.raises(UserError, match=f"^--offload pages needs .* through which pages come, .* are free on the device; {relief}$"):
             beside.shared(1, seats=4)
+        beside = RoomBeside(model.model, model.kv_dtype, Storage.of(None, (50, 50, 0, 100, 100, 0)), DeviceLimits(None, 0.9))
+        with pytest.raises(UserError, match=r"^--percent needs .*; raise --gpu-memory, or lower the first of --percent's numbers$"):
+            beside.shared(1, seats=4)
+        with pytest.warns(PointlessWarning, match="make the third of --percent's numbers 100$"):
+            beside.shared(10000, seats=4)
 
 
 def test_shares_of_pages() -> None:

@@ -25,6 +25,7 @@ from inferometer.cli.options import (
     tensor_parallel,
 )
 from inferometer.cli.progress import Bar
+from inferometer.cli.streams import tell
 from inferometer.errors import UserError
 
 if TYPE_CHECKING:
@@ -59,7 +60,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     server = parser.add_argument_group("a server, with --backend http; a bearer token is read from INFEROMETER_API_KEY")
     server.add_argument("--url", metavar="URL", help="where it listens, as http://HOST:PORT; MODEL is then the name it is asked for")
     server.add_argument("--api", choices=("auto", *APIS), default="auto", help="whose requests it is sent (default: openai if it has them)")
-    server.add_argument("--concurrency", type=at_least(1), action="append", metavar="N", help="requests at a time; same as --batch-size")
+    server.add_argument(
+        "--concurrency", type=at_least(1), action="append", metavar="N", help="requests at a time, in place of --batch-size; repeatable"
+    )
     server.add_argument("--request-rate", type=positive_number, metavar="R", help="requests a second, at random moments, instead")
     server.add_argument("--requests", type=at_least(1), metavar="N", help="measured requests of each load (default: --runs rounds)")
     server.add_argument("--request-timeout", type=positive_number, default=600.0, metavar="S", help="seconds a request may take")
@@ -126,6 +129,8 @@ def run(arguments: argparse.Namespace) -> int:
     )
     if arguments.concurrency and request.url is None:
         raise UserError("--concurrency is of a server; add --backend http, or use --batch-size")
+    if arguments.concurrency and arguments.batch_size:
+        raise UserError("--concurrency and --batch-size are the same of a server; leave one of them out")
     request.check()
 
     from inferometer.bench.records.journal import Journal, Sink
@@ -143,7 +148,7 @@ def run(arguments: argparse.Namespace) -> int:
     if sink.failure is not None:
         sys.stdout.flush()
         kept = f"{sink.kept} of {len(records)} records are in it"
-        print(f"inferometer: error: --output {arguments.output}: {sink.failure.strerror}; {kept}", file=sys.stderr)
+        tell(f"error: --output {arguments.output}: {sink.failure.strerror}; {kept}")
         return FAILED
     return CASES_FAILED if any(record.status in ("oom", "error", "timeout") for record in records) else 0
 

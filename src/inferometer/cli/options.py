@@ -15,19 +15,6 @@ from inferometer.schedule.groups import GROUP_SIZE
 from inferometer.schedule.sampling import SEEDS, SamplingParams
 
 
-class Once(argparse.Action):
-    """Keeps an option's value, and refuses a second one: of two, argparse would silently take the last."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: str | None = None
-    ) -> None:
-        given: set[str] = namespace.__dict__.setdefault("given", set())
-        if option_string is not None and self.dest in given:
-            raise UserError(f"{option_string} is given twice; {parser.prog} takes one, so call it once for each")
-        given.add(self.dest)
-        setattr(namespace, self.dest, values)
-
-
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """How a model is loaded and run."""
     group = parser.add_argument_group("model")

@@ -9,7 +9,7 @@ from typing import Final, Literal
 from inferometer.bench.backends.registry import entry
 from inferometer.bench.records.case import Case
 from inferometer.errors import UserError
-from inferometer.model.formats import QUANTIZE_ALIASES
+from inferometer.model.formats import QUANTIZE_ALIASES, kv_format
 from inferometer.model.offload import read_offload
 from inferometer.model.shard import check_shards
 from inferometer.model.spec import ModelSpec
@@ -106,6 +106,7 @@ class BenchRequest:
             raise UserError("--loss is that of one forward pass; add --forward-only")
         if self.loss and self.sequence_length < 2:
             raise UserError("--loss predicts each token from those before it; use --sequence-length 2 or more")
+        kv_format(self.kv_dtype)
         self.order()
         self._check_offload()
         self._check_server()
