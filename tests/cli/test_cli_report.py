@@ -191,10 +191,9 @@ def test_the_tolerance_is_the_users(tmp_path: Path, capsys: pytest.CaptureFixtur
         (("--compare", "{runs}"), "--compare"),
         (("{runs}", "--tolerance", "3"), "--tolerance goes with --compare"),
         (("--compare", "{runs}", "{runs}", "--tolerance", "-1"), "--tolerance"),
-        (("{runs}", "-o", "a.pdf"), "--output a.pdf: .pdf is no format; end the name in .md, .markdown, .rst, .csv, .html, .htm, or say"),
-        (("{runs}", "-o", "{runs}"), ".jsonl is no format"),
         (("{runs}", "-o", "{runs}", "--format", "md"), "holds the records that are read; name another file"),
         (("--compare", "{runs}", "{runs}", "-o", "{runs}", "--format", "md"), "holds the records that are read"),
+        (("{runs}", "-o", "a.pdf"), "--output a.pdf: .pdf is no format; end the name in .md, .markdown, .rst, .csv, .html, .htm, or say"),
         (("{runs}", "-o", "/absent/folder/a.html"), "--output /absent/folder/a.html: No such file or directory; name a file"),
     ],
 )

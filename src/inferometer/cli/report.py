@@ -114,14 +114,6 @@ def _compare(arguments: argparse.Namespace, form: str) -> int:
     return REGRESSED if found.regressed else 0
 
 
-def _form(asked: str | None, output: Path | None) -> str:
-    """The format that was asked for, else the one that the file's name ends in. Raises UserError where it ends in no format's."""
-    ending = "" if output is None else output.suffix.lower()
-    if asked is None and ending and ending not in _ENDINGS:
-        raise UserError(f"--output {output}: {ending} is no format; end the name in {', '.join(_ENDINGS)}, or say which with --format")
-    return asked or _ENDINGS.get(ending, "md")
-
-
 def _keep_records(arguments: argparse.Namespace) -> None:
     """A report is not written over what it is made of."""
     from inferometer.report.records.gathering import RECORDS
@@ -130,6 +122,14 @@ def _keep_records(arguments: argparse.Namespace) -> None:
     given = [path / RECORDS if path.is_dir() else path for path in (*arguments.records, *(arguments.compare or ()))]
     if output is not None and any(path.exists() and output.exists() and path.samefile(output) for path in given):
         raise UserError(f"--output {output} holds the records that are read; name another file")
+
+
+def _form(asked: str | None, output: Path | None) -> str:
+    """The format that was asked for, else the one that the file's name ends in. Raises UserError where it ends in no format's."""
+    ending = "" if output is None else output.suffix.lower()
+    if asked is None and ending and ending not in _ENDINGS:
+        raise UserError(f"--output {output}: {ending} is no format; end the name in {', '.join(_ENDINGS)}, or say which with --format")
+    return asked or _ENDINGS.get(ending, "md")
 
 
 def _names(paths: Sequence[Path]) -> str:

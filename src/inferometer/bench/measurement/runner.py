@@ -257,8 +257,8 @@ class Runner:
             energy=column.energy.result,
             unsteady=column.unsteady,
             launches=getattr(column.backend, "launches", None) if case.decode_length is not None else None,
-            more={"first_tokens": column.first_tokens, **_link(column)},
             sensors=column.sensors,
+            more={"first_tokens": column.first_tokens, **_link(column)},
         )
 
     def _unopened_record(self, case: Case, started: datetime) -> Record:
@@ -279,8 +279,8 @@ class Runner:
         energy: Mapping[str, Any] | None = None,
         unsteady: int = 0,
         launches: Mapping[str, int] | None = None,
-        more: Mapping[str, Any] | None = None,
         sensors: Mapping[str, object] | None = None,
+        more: Mapping[str, Any] | None = None,
     ) -> Record:
         times = times or {}
         expected = self._outlook_of(case)
