@@ -14,18 +14,24 @@ import json
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from inferometer import LLM
 from inferometer.bench.machine.environment import environment
 from inferometer.cli.main import main as inferometer
 from inferometer.engine.quality import CHUNK, Quality, quality
+from inferometer.kernels.finish import finish_torch
+from inferometer.kernels.gate import gate_torch
+from inferometer.kernels.quant_weight import QuantWeight
+from inferometer.model.spec import Activation
+from inferometer.nn.formats.product import multiply
 from inferometer.nn.linear import Linear
 from inferometer.nn.transformer import Transformer
 
@@ -67,11 +73,43 @@ def as_on_a_gpu() -> LLM:
     return llm
 
 
+BLOCK = 256
+"""Inputs whose rounded activations share a scale where a GPU multiplies several rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class ByBlocks:
+    """A product with e4m3 whose activations are rounded as `kernels/quant_bytes.py` does: by rows and blocks of inputs, a power of two
+    each."""
+
+    weight: QuantWeight
+    bias: Tensor | None
+
+    def __call__(self, x: Tensor, *, activation: Activation | None = None, residual: Tensor | None = None) -> Tensor:
+        blocks = functional.pad(x.float(), (0, -x.shape[1] % BLOCK)).view(x.shape[0], -1, BLOCK)
+        scale = blocks.abs().amax(2, keepdim=True).clamp(min=1e-30).log2().floor().sub(7).exp2()
+        levels = (blocks / scale).to(torch.float8_e4m3fn).float() * scale
+        return finish_torch(multiply(levels.flatten(1)[:, : x.shape[1]].to(x.dtype), self.weight, self.bias), activation, residual)
+
+    def gate(self, inner: Tensor, activation: Activation) -> Tensor:
+        return gate_torch(inner, activation)
+
+
+def as_few_rows_on_hopper() -> LLM:
+    """fp8 as five rows and more of a decode step there."""
+    llm = made(quantize="fp8")
+    for module in llm.model.modules():
+        if isinstance(module, Linear) and module.quant is not None:
+            module.product = ByBlocks(module.quant, module.bias)
+    return llm
+
+
 FORMATS: dict[str, tuple[Callable[[], LLM], float | None]] = {
     "int8": (lambda: made(quantize="int8"), 0.5),
     "w8a8": (lambda: made(quantize="w8a8"), 4.0),
     "fp8 weights": (lambda: made(quantize="fp8"), 2.5),
     "fp8 W8A8": (as_on_a_gpu, 3.5),
+    "fp8 W8A8, by 256 inputs": (as_few_rows_on_hopper, 3.5),
     "KV int8": (lambda: made(kv_dtype="int8"), 0.3),
     "KV fp8": (lambda: made(kv_dtype="fp8"), 0.7),
     "int4-g64": (lambda: made(quantize="int4-g64"), None),

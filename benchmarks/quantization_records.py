@@ -14,7 +14,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from quantization import BYTES, FORMATS, GATES, HF, MODEL, TIMES_HF
+from quantization import BYTES, GATES, TIMES_HF
+from quantization_launches import FORMATS
+from quantization_steps import HF, MODEL
 
 from inferometer.estimate.deployment import Deployment
 from inferometer.estimate.layout import Layout

@@ -17,7 +17,7 @@ from inferometer.model.families import family
 from inferometer.model.formats import weight_format
 from inferometer.nn.batch import prompt_batch
 from inferometer.nn.collective import Collective
-from inferometer.nn.formats.layout import QuantLayout, layouts
+from inferometer.nn.formats.layout import format_layouts
 from inferometer.nn.load import load, open_source
 from inferometer.nn.names import fitted
 from inferometer.nn.numerics import Numerics
@@ -51,7 +51,7 @@ def model_of(ranks: Collective, case: Case) -> Transformer:
     spec = fitted(described.spec, source, kind, ranks)
     kept = None
     if case.quantize is not None:
-        kept = layouts(spec, QuantLayout.of(weight_format(case.quantize, case.dtype), torch.device(case.device)))
+        kept = format_layouts(spec, weight_format(case.quantize, case.dtype), torch.device(case.device))
     device = torch.device(case.device)
     numerics = Numerics.INVARIANT if case.deterministic else Numerics.FASTEST
     model = Transformer(spec, device, getattr(torch, case.dtype), numerics, kept, ranks)

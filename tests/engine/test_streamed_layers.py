@@ -27,7 +27,7 @@ from inferometer.model.spec import ModelSpec
 from inferometer.nn.batch import paged_prompt, prompt_batch
 from inferometer.nn.cache import PagedCache
 from inferometer.nn.dummy import DummySource
-from inferometer.nn.formats.layout import Layouts, QuantLayout, layouts
+from inferometer.nn.formats.layout import Layouts, format_layouts
 from inferometer.nn.load import load
 from inferometer.nn.numerics import Numerics
 from inferometer.nn.residency import AllResident
@@ -132,7 +132,7 @@ def test_streamed_layers_compute_what_resident_ones_do(tmp_path: Path, kind: str
 @pytest.mark.parametrize("name", ["int8", "w8a8", "int4-g32", "int4-g32-sym", "fp8"])
 def test_weights_in_few_bits_are_streamed_as_they_are(tmp_path: Path, name: str) -> None:
     spec = spec_of(tmp_path, "llama", 5)
-    kinds = layouts(spec, QuantLayout.of(weight_format(name, "float32"), CPU))
+    kinds = format_layouts(spec, weight_format(name, "float32"), CPU)
     wanted = states(resident(spec, kinds))
     model = streamed(spec, 0.7, disk=0.5, folder=tmp_path / "disk", quantised=kinds)
     poisoned(model)

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from inferometer.kernels import embed as embedding
-from inferometer.kernels.embed import Entries, Positions, Tokens, embed, embed_torch, embed_triton
+from inferometer.kernels.embed import Entries, Positions, Tokens, TokenTable, embed, embed_torch, embed_triton
 from inferometer.kernels.norm import NormWeights
 from inferometer.model.spec import NormKind
+from quant_cases import drawn_weight
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
@@ -60,7 +61,7 @@ class Case:
     def arguments(self) -> tuple[Any, ...]:
         """With a block table of its own."""
         entries = None if self.entries is None else replace(self.entries, table=self.entries.table.clone())
-        return self.tokens, self.table, self.positions, self.kind, self.norm, entries
+        return self.tokens, TokenTable(self.table, self.table.dtype), self.positions, self.kind, self.norm, entries
 
     def exact(self) -> Tensor:
         """float64."""
@@ -116,15 +117,33 @@ def test_kernel_is_the_formula(
 def test_known_tokens_stay_and_no_tokens_are_none(interpreted: Callable[..., Any]) -> None:
     table = torch.randn(9, 32)
     for how in (embed_torch, lambda *arguments: interpreted(embed_triton, *arguments)):
-        assert torch.equal(how(Tokens(torch.tensor([8, 0])), table), table[[8, 0]])
-        assert how(Tokens(torch.tensor([], dtype=torch.int64)), table).shape == (0, 32)
+        assert torch.equal(how(Tokens(torch.tensor([8, 0])), TokenTable(table, table.dtype)), table[[8, 0]])
+        assert how(Tokens(torch.tensor([], dtype=torch.int64)), TokenTable(table, table.dtype)).shape == (0, 32)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_rows_of_a_table_in_8_bits_are_widened(interpreted: Callable[..., Any], dtype: torch.dtype) -> None:
+    """Each by its token's scale, and rounded once; those of other ranks' tokens are zeros."""
+    weight = drawn_weight(20, 48, "int8")
+    table, tokens = TokenTable(weight, dtype), Tokens(torch.tensor([3, 19, 0, -2]), torch.tensor([7, 11]))
+    want = weight.dequantised()[[3, 19, 0, 11]].to(dtype)
+    other = want.clone()
+    other[1:3] = 0
+    ranked = TokenTable(weight.rows(2, 13), dtype)
+    assert torch.equal(embed_torch(tokens, table), want)
+    assert torch.equal(embed_torch(replace(tokens, held=range(2, 13)), ranked), other)
+    # The interpreter cuts bits off where a GPU rounds to bfloat16.
+    off = {"rtol": torch.finfo(dtype).eps, "atol": 0.0}
+    torch.testing.assert_close(interpreted(embed_triton, tokens, table), want, **off)
+    torch.testing.assert_close(interpreted(embed_triton, replace(tokens, held=range(2, 13)), ranked), other, **off)
 
 
 def held_alone(how: Callable[..., Tensor], case: Case, held: range) -> Tensor:
     """Of a table that has the rows of some tokens, and one that stands for none."""
-    tokens, table, *others = case.arguments
+    tokens, whole, *others = case.arguments
+    table = whole.matrix
     padded = torch.cat((table[held.start : held.stop], torch.full_like(table[:1], torch.nan)))
-    return how(replace(tokens, held=held), padded, *others)
+    return how(replace(tokens, held=held), TokenTable(padded, padded.dtype), *others)
 
 
 @pytest.mark.parametrize("parts", ["none", "positions"])

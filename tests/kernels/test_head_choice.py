@@ -14,12 +14,15 @@ from torch import Tensor
 
 from inferometer.kernels import head_choice
 from inferometer.kernels.head_choice import choose_best, choose_best_torch, choose_best_triton
+from inferometer.kernels.head_matrix import Matrix, head_product
 from inferometer.kernels.norm import NormWeights
-from inferometer.kernels.skinny import skinny_peaks, skinny_triton
+from inferometer.kernels.skinny import skinny_peaks
 from inferometer.kernels.skinny_launch import MOST_ROWS, Tiling, candidates
 from inferometer.kernels.token_choice import choose_torch
 from inferometer.kernels.token_rows import Places
 from inferometer.model.spec import NormKind
+from inferometer.nn.formats.layout import QuantLayout
+from inferometer.nn.formats.rounding import rounded
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 SMALL = Tiling(outputs=16, block=32, warps=4, stages=2)
@@ -39,15 +42,13 @@ def inputs_of(rows: int, vocabulary: int, width: int, dtype: torch.dtype, seed: 
     return x.to(dtype), weight.to(dtype)
 
 
-def both(x: Tensor, weight: Tensor, launch: Tiling, norm: NormWeights | None = None) -> tuple[Places, Tensor]:
+def both(x: Tensor, weight: Matrix, launch: Tiling, norm: NormWeights | None = None) -> tuple[Places, Tensor]:
     """The tokens, and the logits of the same launch."""
     rows = len(x)
     seats, newest = torch.arange(rows, device=x.device) + 1, torch.zeros(rows + 1, dtype=torch.int64, device=x.device)
     places = Places.on(x.device, rows).seated(seats, newest)
     choose_best_triton(x, weight, places, launch, norm)
-    if norm is not None and not launch.whole:
-        x, norm = norm.of(x), None
-    return places, skinny_triton(x, weight, launch=launch, norm=norm)
+    return places, head_product(x, weight, launch, norm)
 
 
 def check(places: Places, logits: Tensor) -> None:
@@ -72,6 +73,40 @@ def test_tokens_are_those_of_the_logits(
         launch = replace(CUT, programs=2)
     x, weight = inputs_of(rows, vocabulary, width, dtype)
     check(*interpreted(both, x, weight, launch))
+
+
+EIGHT_BITS = {
+    "whole": replace(WHOLE, block=64),
+    "few": Tiling(64, 64, 4, 2, 3),
+    "bytes": Tiling(64, 128, 4, 2, 64, in_bytes=True),
+    "readied": Tiling(32, 128, 2, 2, 3, in_bytes=True, readied=True),
+}
+
+
+@pytest.mark.parametrize(("rows", "dtype"), [(1, torch.bfloat16), (3, torch.float16), (17, torch.float16)])
+@pytest.mark.parametrize("name", EIGHT_BITS)
+def test_tokens_are_those_of_the_logits_of_a_head_in_8_bits(
+    interpreted: Callable[..., Any], name: str, rows: int, dtype: torch.dtype
+) -> None:
+    if name == "whole" and rows > 4:
+        rows = 4
+    x, plain = inputs_of(rows, 150, 64, dtype)
+    weight = rounded(plain.float(), QuantLayout("int8"))
+    places, logits = interpreted(both, x, weight, EIGHT_BITS[name])
+    check(places, logits)
+    good = ~x.isnan().any(1)
+    torch.testing.assert_close(logits[good].double(), x[good].double() @ weight.dequantised(torch.float64).T, atol=3e-2, rtol=1e-2)
+
+
+@pytest.mark.parametrize("name", EIGHT_BITS)
+def test_rows_are_normed_before_a_head_in_8_bits(interpreted: Callable[..., Any], name: str) -> None:
+    x, plain = inputs_of(2, 150, 64, torch.float16)
+    weight, norm = rounded(plain.float(), QuantLayout("int8")), NormWeights("layer", 1e-5, 1 + x[0] / 4, x[1] / 4)
+    x = x * 5 + 3
+    places, logits = interpreted(both, x, weight, EIGHT_BITS[name], norm)
+    check(places, logits)
+    want = norm.of(x.float().to(torch.float16)).double() @ weight.dequantised(torch.float64).T
+    torch.testing.assert_close(logits.double(), want, atol=3e-2, rtol=1e-2)
 
 
 @pytest.mark.parametrize("kind", ["layer", "rms"])

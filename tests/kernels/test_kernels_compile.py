@@ -67,11 +67,13 @@ class TestCommonCards:
     @pytest.mark.parametrize("hidden", [768, 5120])
     def test_embed(self, card: Card, hidden: int) -> None:
         table, ids = torch.zeros(9, hidden, dtype=half(card)), torch.zeros(4, dtype=torch.int64)
+        held, few = (embed.TokenTable(matrix, half(card)) for matrix in (table, drawn_weight(9, hidden, "int8")))
         entries = embed.Entries(torch.zeros(5, 30, dtype=torch.int32), ids, ids, ids)
         weights = norm.NormWeights("layer", 1e-5, table[0], table[0])
-        embed.embed_triton(embed.Tokens(ids, ids), table, embed.Positions(table, ids, 2), table[0], weights, entries)
-        embed.embed_triton(embed.Tokens(ids), table)
-        card.check(kernels=2)
+        embed.embed_triton(embed.Tokens(ids, ids), held, embed.Positions(table, ids, 2), table[0], weights, entries)
+        embed.embed_triton(embed.Tokens(ids), held)
+        embed.embed_triton(embed.Tokens(ids), few)
+        card.check(kernels=3)
 
     def test_kv_write(self, card: Card) -> None:
         held = torch.zeros(4, 8, 80, dtype=half(card))

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from inferometer.kernels import quant_launch
 from inferometer.kernels.arrivals import arrivals
 from inferometer.kernels.finish import finish_torch
 from inferometer.kernels.norm import NormWeights, norm_torch
@@ -90,10 +91,11 @@ def test_kernel_in_bytes_is_the_formula(interpreted: Callable[..., Any], name: s
 
 
 READIED = {
-    "int8": Tiling(64, 128, 4, 2, 64, in_bytes=True, readied=True),
+    "int8": Tiling(64, 128, 4, 2, 64, in_bytes=True, readied=True, together=2),
+    "fp8": Tiling(32, 128, 2, 2, 3, in_bytes=True, readied=True),
     "int4 g64": Tiling(64, 256, 4, 2, 64, readied=True),
     "int4 g64 symmetric": Tiling(32, 128, 2, 2, 3, readied=True),
-    "int4 g128": Tiling(64, 256, 4, 2, 3, readied=True),
+    "int4 g128": Tiling(64, 256, 4, 2, 3, readied=True, together=4),
 }
 
 
@@ -101,11 +103,36 @@ READIED = {
 @pytest.mark.parametrize("name", READIED)
 def test_kernel_of_readied_rows_is_the_formula(interpreted: Callable[..., Any], name: str, dtype: torch.dtype) -> None:
     """Also where the last group is short, the last iteration is none of whole groups, or there is no row of some that are padded."""
-    for rows, inputs in ((6, 352), (17, 256), (5, 32), (1, 736)):
+    for rows, inputs in ((6, 352), (17, 256), (5, 32), (1, 736), (5, 1024)):
         weight, x = drawn_weight(21, inputs, **FORMATS[name]), fenced(rows, inputs, dtype, 2)
         residual = fenced(rows, 21, dtype, 3)
         got = interpreted(quant_linear_triton, x, weight, residual=residual, launch=READIED[name])
         close(got, exact(x, weight) + residual.double(), dtype)
+
+
+def rounded_by_blocks(x: Tensor, kind: str, block: int) -> Tensor:
+    """Each row's blocks of inputs in numbers of 8 bits: whole ones up to 127, or e4m3 of numbers whose largest is from 128 to 256."""
+    wide = x.double()
+    out = torch.empty_like(wide)
+    for first in range(0, x.shape[1], block):
+        part = wide[:, first : first + block]
+        largest = part.abs().amax(1, keepdim=True)
+        scale = largest / 127 if kind == "int8" else (largest.log2().floor() - 7).exp2()
+        levels = part / scale.masked_fill(largest == 0, 1.0)
+        out[:, first : first + block] = (levels.round() if kind == "int8" else levels.float().to(torch.float8_e4m3fn).double()) * scale
+    return out
+
+
+@pytest.mark.parametrize("readied", [False, True])
+@pytest.mark.parametrize("name", ["int8", "fp8"])
+def test_activations_of_8_bits_are_one_number_each(interpreted: Callable[..., Any], name: str, readied: bool) -> None:
+    """From five rows on, where the format rounds them: each row's by blocks of inputs. Fewer are as they are."""
+    launch = Tiling(64, 128, 4, 2, 64, in_bytes=True, readied=readied)
+    for rows, inputs, dtype in ((6, 328, torch.float16), (17, 256, torch.bfloat16), (4, 256, torch.float16)):
+        weight = drawn_weight(21, inputs, **FORMATS[name])
+        weight, x = replace(weight, activations=weight.kind), fenced(rows, inputs, dtype, 2)
+        given = rounded_by_blocks(x, name, 128) if rows > 4 else x
+        close(interpreted(quant_linear_triton, x, weight, launch=launch), exact(given, weight), dtype)
 
 
 def test_words_of_one_thread_begin_where_it_may_read_them() -> None:
@@ -121,9 +148,10 @@ def test_rows_of_any_size_in_bytes(interpreted: Callable[..., Any], size: float)
     for name in ("int8", "fp8"):
         weight, x = drawn_weight(8, 64, **FORMATS[name]), (fenced(5, 64, torch.float32, 12) * size).to(torch.bfloat16)
         want = exact(x, weight)
-        for launch in (IN_BYTES[0], *((READIED[name],) if name in READIED else ())):
-            got = interpreted(quant_linear_triton, x, weight, launch=launch)
-            assert float((got.double() - want).norm()) <= 1e-2 * float(want.norm())
+        for launch in (IN_BYTES[0], READIED[name]):
+            for given, off in ((weight, 1e-2), (replace(weight, activations=weight.kind), 5e-2)):
+                got = interpreted(quant_linear_triton, x, given, launch=launch)
+                assert float((got.double() - want).norm()) <= off * float(want.norm())
 
 
 @pytest.mark.parametrize("name", ["int8", "fp8"])
@@ -131,10 +159,11 @@ def test_rows_of_any_size_in_bytes(interpreted: Callable[..., Any], size: float)
 def test_what_is_no_number_stays_none_in_bytes(interpreted: Callable[..., Any], name: str, bad: float) -> None:
     weight, x = drawn_weight(8, 64, **FORMATS[name]), fenced(6, 64, torch.float16, 11)
     x[2, 3] = bad
-    for launch in (IN_BYTES[0], *((READIED[name],) if name in READIED else ())):
-        got = interpreted(quant_linear_triton, x, weight, launch=launch)
-        assert got[2].isnan().all()
-        assert got[[0, 1, 3, 4, 5]].isfinite().all()
+    for launch in (IN_BYTES[0], READIED[name]):
+        for given in (weight, replace(weight, activations=weight.kind)):
+            got = interpreted(quant_linear_triton, x, given, launch=launch)
+            assert got[2].isnan().all()
+            assert got[[0, 1, 3, 4, 5]].isfinite().all()
 
 
 @pytest.mark.parametrize("name", ["fp8", "int4 g32", "int4 all"])
@@ -187,7 +216,9 @@ def test_rows_are_normed_first(interpreted: Callable[..., Any], rows: int, kind:
     torch.testing.assert_close(got.double(), want, atol=2e-2, rtol=1e-2)
 
 
-@pytest.mark.parametrize(("name", "kind"), [("int8", "layer"), ("int8", "rms"), ("int4 g64", "layer"), ("int4 g128", "rms")])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("int8", "layer"), ("int8", "rms"), ("fp8", "rms"), ("int4 g64", "layer"), ("int4 g128", "rms")]
+)
 def test_rows_are_normed_where_they_are_readied(interpreted: Callable[..., Any], name: str, kind: NormKind) -> None:
     dtype = torch.float16
     weight, x = drawn_weight(20, 352, **FORMATS[name]), fenced(6, 352, dtype, 7)
@@ -230,23 +261,6 @@ def test_rows_of_any_size(interpreted: Callable[..., Any], size: float) -> None:
         assert float((got.double() - want).norm()) <= 1e-2 * float(want.norm())
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_floats_in_halves_are_the_formula(interpreted: Callable[..., Any], dtype: torch.dtype) -> None:
-    """Beside a number that is far larger, of any size, and where something is no number."""
-    launch = replace(whole(drawn_weight(1, 328, "fp8"), 8), in_halves=True)
-    weight, x = drawn_weight(21, 328, "fp8"), fenced(3, 328, dtype, 2)
-    close(interpreted(quant_linear_triton, x, weight, launch=launch), exact(x, weight), dtype)
-    for size in (1e-30, 1e30, 0.0) if dtype == torch.bfloat16 else (1e-3, 1e2):
-        sized = (fenced(1, 328, torch.float32, 12) * size).to(dtype)
-        want = exact(sized, weight)
-        assert float((interpreted(quant_linear_triton, sized, weight, launch=launch).double() - want).norm()) <= 1e-2 * float(want.norm())
-    for bad in (torch.nan, torch.inf):
-        x[1, 3] = bad
-        got = interpreted(quant_linear_triton, x, weight, launch=launch)
-        assert got[1].isnan().all()
-        assert got[[0, 2]].isfinite().all()
-
-
 def test_no_rows_and_no_outputs() -> None:
     weight = drawn_weight(3, 8, "int8")
     assert quant_linear_triton(torch.ones(0, 8), weight).shape == (0, 3)
@@ -278,6 +292,17 @@ class TestTable:
         assert first is not None
         assert first.whole == (rows == 1 or (rows == 2 and weight.kind != "fp8"))
 
+    @pytest.mark.parametrize(("card", "rows", "readied"), [((9, 0), 16, True), ((9, 0), 32, False), ((8, 0), 16, False)])
+    def test_rows_are_readied_first_where_that_was_measured(
+        self, monkeypatch: pytest.MonkeyPatch, card: tuple[int, int], rows: int, readied: bool
+    ) -> None:
+        """Not of maps that are as wide as they are long, nor where activations are one number."""
+        monkeypatch.setattr(quant_launch, "capability", lambda device: card)
+        wide, square = drawn_weight(512, 256, "int8"), drawn_weight(256, 256, "int8")
+        rounding = replace(wide, activations="int8")
+        chosen = [quant_tiling(rows, each) for each in (wide, drawn_weight(8, 256, **FORMATS["int4 g64"]), square, rounding)]
+        assert [launch is not None and launch.readied for launch in chosen] == [readied, readied, False, False]
+
 
 GPU_SHAPES = [(4096, 16384), (1000, 4096), (96, 80), (33, 56), (21, 328)]
 
@@ -299,6 +324,22 @@ def test_gpu_is_the_formula(rows: int, name: str, outputs: int, inputs: int, dty
         close(first, want, dtype)
         assert torch.equal(first, second), launch
         assert not arrivals(x.device).any()
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize(("outputs", "inputs"), GPU_SHAPES)
+@pytest.mark.parametrize("name", ["int8", "fp8"])
+@pytest.mark.parametrize(("rows", "dtype"), [(2, torch.bfloat16), (7, torch.bfloat16), (32, torch.float16)])
+def test_gpu_rounds_activations_where_the_format_does(rows: int, name: str, outputs: int, inputs: int, dtype: torch.dtype) -> None:
+    seed = int.from_bytes(os.urandom(3), "big")
+    weight, x = drawn_weight(outputs, inputs, **FORMATS[name], seed=seed, device="cuda"), fenced(rows, inputs, dtype, seed + 1, "cuda")
+    weight = replace(weight, activations=weight.kind)
+    for launch in quant_candidates(rows, weight):
+        given = rounded_by_blocks(x, name, launch.block) if launch.in_bytes and rows > 4 else x
+        first, second = (quant_linear_triton(x, weight, launch=launch) for _ in range(2))
+        close(first, given.double() @ weight.dequantised(torch.float64).T, dtype)
+        assert torch.equal(first, second), launch
 
 
 @pytest.mark.gpu

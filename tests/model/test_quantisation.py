@@ -55,8 +55,12 @@ def read(config: Any) -> Quantisation | None:
         ),
         (compressed("float-quantized", FP8, TOKEN | {"type": "float"}), Quantisation(method="compressed-tensors", element="fp8")),
         (
-            {"quant_method": "inferometer", "version": 1, "format": "w8a8"},
+            {"quant_method": "inferometer", "version": 2, "format": "w8a8"},
             Quantisation(method="inferometer", element="int8", rounds=True, form="w8a8"),
+        ),
+        (
+            {"quant_method": "inferometer", "version": 1, "format": "w8a8"},  # of before heads were rounded
+            Quantisation(method="inferometer", element="int8", rounds=True, form="w8a8-kept-head"),
         ),
     ],
 )
@@ -81,7 +85,8 @@ def test_what_is_read(config: Any, wanted: Quantisation | None) -> None:
         ({"quant_method": "gptq", "bits": 4, "group_size": 128, "checkpoint_format": "marlin"}, "marlin"),
         ({"quant_method": "gptq", "bits": 4, "group_size": 128, "is_marlin_format": True}, "Marlin"),
         ({"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemv"}, "gemv"),
-        ({"quant_method": "inferometer", "version": 2, "format": "int8"}, "version 2"),
+        ({"quant_method": "inferometer", "version": 3, "format": "int8"}, "version 3"),
+        ({"quant_method": "inferometer", "version": 2, "format": "awq-kept-head"}, "'awq-kept-head'"),
         ({"quant_method": "inferometer", "version": 1, "format": "gptq"}, "'gptq'"),
         (compressed("marlin-24", INT4), "marlin-24"),
         (compressed("pack-quantized", INT8), "8 bits"),

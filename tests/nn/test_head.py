@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from inferometer.kernels import head_matrix
 from inferometer.kernels.norm import NormWeights
 from inferometer.kernels.skinny_launch import Tiling
 from inferometer.kernels.token_rows import Places
@@ -64,8 +65,8 @@ def test_a_launch_that_holds_whole_rows_takes_the_norm(monkeypatch: pytest.Monke
         taken.append(norm)
         return functional.linear(x if norm is None else norm.of(x), weight)
 
-    monkeypatch.setattr(heads, "launch_for", lambda *arguments: Tiling(8, 64, 4, 1, 1, whole=whole))
-    monkeypatch.setattr(heads, "skinny_triton", product)
+    monkeypatch.setattr(heads, "head_launch_for", lambda *arguments: Tiling(8, 64, 4, 1, 1, whole=whole))
+    monkeypatch.setattr(head_matrix, "skinny_triton", product)
     want = functional.linear(norm.of(HIDDEN), table)
     assert torch.equal(made(HIDDEN, table, norm=norm), want)
     assert taken == [norm if whole else None]

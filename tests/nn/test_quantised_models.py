@@ -19,7 +19,7 @@ from inferometer.model.formats import ROUNDED_FORMATS, Formats, weight_format
 from inferometer.model.presets import PRESETS
 from inferometer.nn.batch import prompt_batch
 from inferometer.nn.dummy import DummySource
-from inferometer.nn.formats.layout import QuantLayout, layer_matrices, layouts
+from inferometer.nn.formats.layout import format_layouts, head_matrix, layer_matrices
 from inferometer.nn.load import load
 from inferometer.nn.numerics import Numerics
 from inferometer.nn.transformer import Transformer
@@ -32,7 +32,7 @@ formats = pytest.mark.parametrize("name", ROUNDED_FORMATS)
 
 def quantised(folder: Path, name: str, dtype: torch.dtype = torch.float32, numerics: Numerics = Numerics.FASTEST) -> Transformer:
     spec = describe(str(folder), config_only=True).spec
-    kinds = layouts(spec, QuantLayout.of(weight_format(name, "float32"), CPU))
+    kinds = format_layouts(spec, weight_format(name, "float32"), CPU)
     model = Transformer(spec, CPU, dtype, numerics, kinds)
     load(model, DummySource(spec, family(spec.family), seed=1), family(spec.family))
     return model
@@ -57,7 +57,8 @@ def outputs(model: Transformer) -> Tensor:
 def test_every_family_computes_what_its_rounded_matrices_say(tmp_path: Path, kind: str, name: str) -> None:
     folder = tiny_model(tmp_path, kind)
     model = quantised(folder, name)
-    assert set(model.quantised) == set(layer_matrices(model.spec))
+    head = head_matrix(model.spec)
+    assert set(model.quantised) == {*layer_matrices(model.spec), *(() if head is None else (head,))}
     wanted, found = outputs(widened(folder, model)), outputs(model)
     # Rounded activations are another model; the tolerance is what they are seen to differ by, far below a wrong row or scale.
     close = 0.1 if name == "w8a8" else 1e-4
@@ -111,7 +112,7 @@ def test_the_whole_model_is_never_there_in_sixteen_bits(tmp_path: Path, name: st
     gc.collect()
     before = Watched(spec, family("llama"), seed=0)
     before.read("model.norm.weight", "cpu", torch.float32)
-    model = Transformer(spec, CPU, torch.bfloat16, quantised=layouts(spec, QuantLayout.of(weight_format(name, "bfloat16"), CPU)))
+    model = Transformer(spec, CPU, torch.bfloat16, quantised=format_layouts(spec, weight_format(name, "bfloat16"), CPU))
     load(model, source, family("llama"))
     largest = max(p.numel() for p in model.parameters())
     assert source.most - before.most <= model.weight_bytes + 4 * 4 * largest

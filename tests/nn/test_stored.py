@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from inferometer import LLM, SamplingParams
@@ -18,6 +18,7 @@ from inferometer.model.families import family
 from inferometer.model.formats import ROUNDED_FORMATS, weight_format
 from inferometer.nn.dummy import DummySource
 from inferometer.nn.formats.folder import QuantisedFolder, matrices_to_nearest
+from inferometer.nn.formats.layout import head_matrix, layer_matrices
 from inferometer.nn.formats.unpacking import AWQ_ORDER, nibbles_along
 from inferometer.nn.load import open_source
 from tiny_models import CONFIGS, tiny_model
@@ -247,6 +248,52 @@ def test_a_folder_holds_what_loading_rounds_to(tmp_path: Path, kind: str, name: 
             assert torch.equal(ours.view(torch.uint8), other.view(torch.uint8))
     plain_ones = set(dict(wanted.named_parameters())) - wanted.quantised.keys()
     assert all(torch.equal(wanted.get_parameter(each), found.get_parameter(each)) for each in plain_ones)
+
+
+@pytest.mark.parametrize("kind", ["llama", "opt", "gpt2"])
+def test_a_head_that_is_kept_is_plain(tmp_path: Path, kind: str) -> None:
+    path, out = quantised_folder(tmp_path, kind, "int4-g64-kept-head")
+    model = LLM(out, device="cpu", dtype="float32").model
+    assert set(model.quantised) == set(layer_matrices(model.spec))
+    ours = LLM(path, device="cpu", dtype="float32", quantize="int4-g64").model
+    assert set(ours.quantised) == {*layer_matrices(model.spec), head_matrix(model.spec)}
+    assert ours.weight_bytes < model.weight_bytes
+    with pytest.raises(UserError, match="int4-g64-kept-head already"):
+        LLM(out, device="cpu", quantize="int4-g64")
+    assert set(LLM(out, device="cpu", dtype="float32", quantize="int4-kept-head").model.quantised) == set(model.quantised)
+
+
+def test_a_folder_of_before_heads_were_rounded_is_read(tmp_path: Path) -> None:
+    """Version 1 says of an int4 folder what version 2 calls int4 with a head that is kept."""
+    _, out = quantised_folder(tmp_path, "opt", "int4-g64-kept-head")
+    config = json.loads((out / "config.json").read_text())
+    config["quantization_config"] |= {"version": 1, "format": "int4-g64"}
+    (out / "config.json").write_text(json.dumps(config))
+    llm = LLM(out, device="cpu", dtype="float32")
+    assert llm.weight_format is not None
+    assert llm.weight_format.name == "int4-g64-kept-head"
+    assert set(llm.model.quantised) == set(layer_matrices(llm.model.spec))
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda t, name: t.update({name: t[name].to(torch.float32)}), "type"),
+        (lambda t, name: t.update({name: t[name][:, 0].contiguous()}), "dimensions"),
+        (lambda t, name: t.update({f"{name}_row_scale": t[f"{name}_row_scale"][:3].contiguous()}), "scales"),
+        (lambda t, name: t.update({f"{name}_row_scale": t[f"{name}_row_scale"] * torch.inf}), "not finite"),
+        (lambda t, name: t.pop(f"{name}_row_scale"), "embed_tokens|lm_head"),
+    ],
+)
+def test_a_damaged_head_is_one_clear_error(tmp_path: Path, damage: Any, said: str) -> None:
+    _, out = quantised_folder(tmp_path, "llama", "int4-g64")
+    tensors = load_file(out / "model.safetensors")
+    name = next(name for name in tensors if name.endswith("_row_scale")).removesuffix("_row_scale")
+    damage(tensors, name)
+    save_file(tensors, out / "model.safetensors")
+    with pytest.raises(ModelError, match=said) as caught:
+        LLM(out, device="cpu", dtype="float32")
+    assert "\n" not in str(caught.value)
 
 
 def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:

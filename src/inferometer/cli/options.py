@@ -9,7 +9,7 @@ from typing import Any
 
 from inferometer.engine.parallel.torchrun import Torchrun
 from inferometer.errors import UserError
-from inferometer.model.formats import ROUNDED_FORMATS
+from inferometer.model.formats import KEPT_HEAD, ROUNDED_FORMATS
 from inferometer.schedule.admission import ADMISSIONS
 from inferometer.schedule.groups import GROUP_SIZE
 from inferometer.schedule.sampling import SEEDS, SamplingParams
@@ -57,10 +57,15 @@ def tensor_parallel(arguments: argparse.Namespace) -> int:
     return 1 if here is None else here.size
 
 
+def rounded_formats() -> str:
+    """What helps with --quantize."""
+    return f"of the layers' matrices, with a head in int8: {', '.join(ROUNDED_FORMATS)}; with {KEPT_HEAD} behind it the head stays as it is"
+
+
 def add_format_options(parser: argparse.ArgumentParser) -> None:
     """In what formats the model is held."""
     group = parser.add_argument_group("formats")
-    group.add_argument("--quantize", metavar="FORMAT", help=f"of the layers' matrices: {', '.join(ROUNDED_FORMATS)}")
+    group.add_argument("--quantize", metavar="FORMAT", help=rounded_formats())
     group.add_argument("--kv-dtype", default="auto", metavar="auto|fp8|int8", help="of the KV cache (default: as activations)")
 
 

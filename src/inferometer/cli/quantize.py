@@ -6,12 +6,12 @@ import argparse
 import json
 from pathlib import Path
 
-from inferometer.cli.options import at_least
+from inferometer.cli.options import at_least, rounded_formats
 from inferometer.cli.progress import Bar
 from inferometer.cli.quality import read_text
 from inferometer.errors import UserError
 from inferometer.model.byte_size import gib
-from inferometer.model.formats import COMPUTE_DTYPES, DTYPE_ALIASES, ROUNDED_FORMATS, weight_format
+from inferometer.model.formats import COMPUTE_DTYPES, DTYPE_ALIASES, KEPT_HEAD_FORMATS, ROUNDED_FORMATS, weight_format
 
 WINDOWS, WINDOW = 32, 512
 
@@ -19,7 +19,7 @@ WINDOWS, WINDOW = 32, 512
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.add_argument("model", nargs="?", metavar="MODEL", help="Hub id, folder, .gguf file or preset (default: the embedded model)")
-    parser.add_argument("--quantize", required=True, metavar="FORMAT", help=f"of the layers' matrices: {', '.join(ROUNDED_FORMATS)}")
+    parser.add_argument("--quantize", required=True, metavar="FORMAT", help=rounded_formats())
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="DIR", help="folder to write, not there yet or empty; those above it are made"
     )
@@ -34,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Writes the folder and says where it is."""
     form = weight_format(arguments.quantize, "float32")
-    if form.name not in ROUNDED_FORMATS:
+    if form.name not in (*ROUNDED_FORMATS, *KEPT_HEAD_FORMATS):
         raise UserError(f"--quantize {arguments.quantize} cannot be written; use one of {', '.join(ROUNDED_FORMATS)}")
     name = DTYPE_ALIASES.get(arguments.dtype, arguments.dtype)
     if name not in ("auto", *COMPUTE_DTYPES):

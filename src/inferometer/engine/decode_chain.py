@@ -79,7 +79,7 @@ class DecodeChain:
         if norm is not None and stream.delta is not None:
             stream, norm = Stream(stream.normed(norm)), None
         assert model.head is not None
-        model.head.choose(stream.whole, model.embedding.token.weight, self._places, self._room, norm, ranks=self._ranks)
+        model.head.choose(stream.whole, model.embedding.token.matrix, self._places, self._room, norm, ranks=self._ranks)
 
     def seconds(self) -> float:
         """What the step takes with the launches that its maps have now. Raises what a launch raises that does not fit the card."""

@@ -19,7 +19,7 @@ from inferometer.model.families import family
 from inferometer.model.formats import WeightFormat
 from inferometer.model.shard import Shard
 from inferometer.model.spec import ModelSpec
-from inferometer.nn.formats.layout import QuantLayout, layouts
+from inferometer.nn.formats.layout import format_layouts
 from inferometer.nn.formats.stored import QuantisedSource, stored_layouts
 from inferometer.nn.load import load, open_source
 from inferometer.nn.names import fitted
@@ -79,7 +79,7 @@ def load_part(
         if isinstance(source, QuantisedSource):
             quantised = stored_layouts(spec, source, kind, device, shard)
         elif weight_format is not None:
-            quantised = layouts(spec, QuantLayout.of(weight_format, device))
+            quantised = format_layouts(spec, weight_format, device)
         if storage.streams:
             room = DeviceRoom.on(device, limits.gpu_memory, limits.fraction)
             model = load_streamed(

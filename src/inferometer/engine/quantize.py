@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Protocol
@@ -18,7 +18,7 @@ from inferometer.model.description import describe, with_weights
 from inferometer.model.families import family
 from inferometer.model.formats import WeightFormat
 from inferometer.nn.formats.calibration import calibrate
-from inferometer.nn.formats.folder import QuantisedFolder, check_free, matrices_to_nearest
+from inferometer.nn.formats.folder import Matrices, QuantisedFolder, check_free, matrices_to_nearest
 from inferometer.nn.formats.layout import QuantLayout
 from inferometer.nn.formats.stored import QuantisedSource
 from inferometer.nn.load import open_source
@@ -66,11 +66,21 @@ def quantize(
         if text is not None:
             with closing(progress("calibrate", "layer")) as bar:
                 found, replaced = _calibrated(model, form, text, windows, device, bar)
-            matrices = found.__getitem__
+            matrices = _first_of(found, matrices)
         with closing(progress("quantize", "tensor")) as bar:
             bar.start(written.tensors)
             written.write(folder, matrices, bar.advance, replaced=replaced)
     return description.name
+
+
+def _first_of(calibrated: Mapping[str, QuantWeight], nearest: Matrices) -> Matrices:
+    """What was calibrated; else, which is the head, rounded to the nearest."""
+
+    def matrix(parameter: str) -> QuantWeight:
+        found = calibrated.get(parameter)
+        return nearest(parameter) if found is None else found
+
+    return matrix
 
 
 def _calibrated(

@@ -179,10 +179,10 @@ def _maps(model: Transformer) -> dict[Size, list[Linear | Head]]:
 
 
 def _weight(module: Linear | Head, model: Transformer) -> Tensor | QuantWeight:
-    if isinstance(module, Linear) and module.quant is not None:
+    if module.quant is not None:
         return module.quant
     if module.weight is None:  # a head that is tied
-        return model.embedding.token.weight
+        return model.embedding.token.matrix
     return module.weight
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from inferometer.kernels.fixed_point import four
 from inferometer.kernels.support import constexpr, kernel, tl
 
 
@@ -38,94 +37,6 @@ def dot_floats(word: Any, a: Any, b: Any, c: Any, d: Any, total: Any, assembled:
     else:
         total += wide_float(word << 24) * a + wide_float(word << 16) * b + wide_float(word << 8) * c + wide_float(word) * d
     return total
-
-
-@kernel()
-def halves_of(row: Any, width: constexpr, chunk: constexpr, assembled: constexpr) -> Any:
-    """(4 * width,) of a 16-bit type -> int32 (width,) each, of four neighbours: the first two as float16 and the last two; and float32
-    (4 * width / chunk,), what their 1 stands for.
-
-    Scales are powers of two by the largest of a chunk, which comes to between 4 and 8: nothing is rounded but what is below 2^-17 of it. A
-    chunk with an infinity or what is no number has NaN for its scale.
-    """
-    values = tl.reshape(row.to(tl.float32), [4 * width // chunk, chunk])
-    exponent = tl.max(values.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 1) >> 23
-    # Below 2^-111 all counts as nothing: the factor would be too large to write.
-    held = tl.maximum(exponent, 16)
-    up = ((256 - held) << 23).to(tl.float32, bitcast=True)
-    down = ((held - 2) << 23).to(tl.float32, bitcast=True)
-    a, b, c, d = four(tl.reshape(values * up[:, None], [width, 2, 2]))
-    if assembled:
-        code: tl.constexpr = """{
-            cvt.rn.f16x2.f32 $0, $3, $2;
-            cvt.rn.f16x2.f32 $1, $5, $4;
-        }"""
-        first, last = tl.inline_asm_elementwise(code, "=&r,=&r,f,f,f,f", [a, b, c, d], dtype=(tl.int32, tl.int32), is_pure=True, pack=1)
-    else:
-        first, last = half_bits(a) | half_bits(b) << 16, half_bits(c) | half_bits(d) << 16
-    return first, last, tl.where(exponent == 255, float("nan"), down)
-
-
-@kernel()
-def half_bits(value: Any) -> Any:
-    """int32 whose lower 16 bits are those of a number as float16."""
-    return value.to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
-
-
-@kernel()
-def dot_halves(words: Any, first: Any, last: Any, assembled: constexpr) -> Any:
-    """float32: the sum over four words of the products of their e4m3 numbers with four halves, of which `first` and `last` have two each.
-
-    assembled: by the conversion that GPUs from 8.9 on have, in float16: halves are at most 8, so that no sum of 448 times eight of them is
-    too large, and each is rounded at 2^-11 of itself. The other is in float32 and knows no NaN: its bits stand for 480.
-    """
-    if assembled:
-        code: tl.constexpr = """{
-            .reg .b16 low, high;
-            .reg .b32 pair, sum;
-            .reg .f32 even, odd;
-            mov.b32 {low, high}, $1;
-            cvt.rn.f16x2.e4m3x2 pair, low;
-            mul.rn.f16x2 sum, pair, $5;
-            cvt.rn.f16x2.e4m3x2 pair, high;
-            fma.rn.f16x2 sum, pair, $9, sum;
-            mov.b32 {low, high}, $2;
-            cvt.rn.f16x2.e4m3x2 pair, low;
-            fma.rn.f16x2 sum, pair, $6, sum;
-            cvt.rn.f16x2.e4m3x2 pair, high;
-            fma.rn.f16x2 sum, pair, $10, sum;
-            mov.b32 {low, high}, $3;
-            cvt.rn.f16x2.e4m3x2 pair, low;
-            fma.rn.f16x2 sum, pair, $7, sum;
-            cvt.rn.f16x2.e4m3x2 pair, high;
-            fma.rn.f16x2 sum, pair, $11, sum;
-            mov.b32 {low, high}, $4;
-            cvt.rn.f16x2.e4m3x2 pair, low;
-            fma.rn.f16x2 sum, pair, $8, sum;
-            cvt.rn.f16x2.e4m3x2 pair, high;
-            fma.rn.f16x2 sum, pair, $12, sum;
-            mov.b32 {low, high}, sum;
-            cvt.f32.f16 even, low;
-            cvt.f32.f16 odd, high;
-            add.f32 $0, even, odd;
-        }"""
-        total = tl.inline_asm_elementwise(
-            code, "=f,r,r,r,r,r,r,r,r,r,r,r,r",
-            [words[0], words[1], words[2], words[3], first[0], first[1], first[2], first[3], last[0], last[1], last[2], last[3]],
-            dtype=tl.float32, is_pure=True, pack=1,
-        )  # fmt: skip
-    else:
-        total = words[0].to(tl.float32) * 0
-        for j in tl.static_range(4):
-            total += wide_float(words[j] << 24) * half_at(first[j], 0) + wide_float(words[j] << 16) * half_at(first[j], 16)
-            total += wide_float(words[j] << 8) * half_at(last[j], 0) + wide_float(words[j]) * half_at(last[j], 16)
-    return total
-
-
-@kernel()
-def half_at(word: Any, place: constexpr) -> Any:
-    """float32 of the float16 number whose lowest bit is at `place`."""
-    return (word >> place).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
 
 
 @kernel()

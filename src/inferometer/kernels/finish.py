@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from inferometer.kernels.activation import ACTIVATIONS, activate
 from inferometer.kernels.arrivals import last_to_arrive
+from inferometer.kernels.peaks import peak
 from inferometer.kernels.support import constexpr, kernel, tl
 from inferometer.model.spec import Activation
 
@@ -56,20 +57,36 @@ def finished(
 
 
 @kernel()
-def put_product(
-    products: Any, bias: Any, residual: Any, out: Any, partial: Any, arrived: Any, rows: Any, outputs: Any, residual_row: Any,
-    out_row: Any, m: Any, n: Any, column: Any, part: Any, members: constexpr, tile: constexpr, parts: constexpr, activation: constexpr,
-    biased: constexpr, added: constexpr,
-) -> None:  # fmt: skip
-    """Finishes and stores float32 (members, tile), whose rows m (members, 1) and outputs n (1, tile) are real up to `rows` and `outputs`.
+def beside_product(
+    residual: Any, residual_row: Any, rows: Any, outputs: Any, column: Any, members: constexpr, tile: constexpr, added: constexpr,
+) -> Any:  # fmt: skip
+    """The residual (members, tile) of a tile of outputs, where there is one: loaded ahead of what it is added to."""
+    m = tl.arange(0, members)[:, None]
+    n = column * tile + tl.arange(0, tile)[None, :]
+    beside = 0.0
+    if added:
+        beside = tl.load(residual + m * residual_row + n, mask=(m < rows) & (n < outputs), other=0)
+    return beside
 
+
+@kernel()
+def put_product(
+    products: Any, shift: Any, beside: Any, out: Any, tops: Any, ids: Any, sums: Any, partial: Any, arrived: Any, rows: Any, outputs: Any,
+    out_row: Any, column: Any, part: Any, members: constexpr, tile: constexpr, parts: constexpr, activation: constexpr, biased: constexpr,
+    added: constexpr, peaked: constexpr,
+) -> None:  # fmt: skip
+    """Finishes float32 (members, tile), of which rows and outputs are real up to `rows` and `outputs`, and stores it, or its peaks alone.
+
+    shift: the bias (1, tile), loaded; beside: the residual (members, tile), loaded.
     Where the inputs are cut into parts, the program that is the last to arrive at a tile adds them up, in their order.
     """
-    real = (m < rows) & (n < outputs)
+    m = tl.arange(0, members)
+    n = column * tile + tl.arange(0, tile)[None, :]
+    real = (m < rows)[:, None] & (n < outputs)
     last = True
     if parts > 1:
-        here = partial + column.to(tl.int64) * (parts * tile * members) + m * tile + tl.arange(0, tile)[None, :]
-        wanted = tl.broadcast_to(m < rows, (members, tile))
+        here = partial + column.to(tl.int64) * (parts * tile * members) + m[:, None] * tile + tl.arange(0, tile)[None, :]
+        wanted = tl.broadcast_to((m < rows)[:, None], (members, tile))
         tl.store(here + part * (tile * members), products, mask=wanted)
         last = last_to_arrive(arrived + column, parts)
     if last:
@@ -78,7 +95,8 @@ def put_product(
             for other in tl.static_range(parts):
                 # Not from the L1 cache: other processors have written them.
                 products += tl.load(here + other * (tile * members), mask=wanted, other=0, cache_modifier=".cg")
-        beside = residual + m * residual_row + n
-        bias_at = bias + tl.broadcast_to(n, (members, tile))
-        rounded = finish(products, bias_at, beside, real, activation, biased, added, out.dtype.element_ty)
-        tl.store(out + m * out_row + n, rounded, mask=real)
+        rounded = finished(products, shift, beside, activation, biased, added, out.dtype.element_ty)
+        if peaked:
+            peak(rounded, n, real, m * tl.num_programs(0) + column, m < rows, tops, ids, sums)
+        else:
+            tl.store(out + m[:, None] * out_row + n, rounded, mask=real)

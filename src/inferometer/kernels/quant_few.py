@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from inferometer.kernels.finish import put_product
+from inferometer.kernels.finish import beside_product, put_product
 from inferometer.kernels.fixed_point import four
 from inferometer.kernels.prefetch import prefetch
 from inferometer.kernels.support import constexpr, kernel, tl
@@ -13,18 +13,18 @@ from inferometer.kernels.widen import pairs_of_bytes, pairs_of_nibbles
 
 @kernel("rows")
 def quant_few_product(
-    x: Any, words: Any, scale: Any, zero: Any, bias: Any, residual: Any, out: Any, partial: Any, arrived: Any, rows: Any, outputs: Any,
-    across: Any, groups: Any, x_row: Any, residual_row: Any, out_row: Any, kind: constexpr, group: constexpr, zeroed: constexpr,
-    members: constexpr, parts: constexpr, tile: constexpr, block: constexpr, aligned: constexpr, warps: constexpr, neighbours: constexpr,
-    stages: constexpr, even: constexpr, activation: constexpr, biased: constexpr, added: constexpr, wide: constexpr, assembled: constexpr,
-    early: constexpr,
+    x: Any, words: Any, scale: Any, zero: Any, bias: Any, residual: Any, out: Any, tops: Any, ids: Any, masses: Any, partial: Any,
+    arrived: Any, rows: Any, outputs: Any, across: Any, groups: Any, x_row: Any, residual_row: Any, out_row: Any, kind: constexpr,
+    group: constexpr, zeroed: constexpr, members: constexpr, parts: constexpr, tile: constexpr, block: constexpr, aligned: constexpr,
+    warps: constexpr, neighbours: constexpr, stages: constexpr, even: constexpr, activation: constexpr, biased: constexpr,
+    added: constexpr, peaked: constexpr, wide: constexpr, assembled: constexpr, early: constexpr,
 ) -> None:  # fmt: skip
     """Rows padded to those of a matrix product whose first side is the weight: `across` times `aligned` words of 32 bits a row, `block`
     words an iteration.
 
     Matrix instructions want neighbouring inputs in neighbouring threads, memory wants them in one. As a sum has no order, the inputs are
     taken in another one, on both sides: then what a thread has read is what it multiplies. What is assumed of threads here decides how
-    fast that is and not what comes out. Parts as in `skinny`.
+    fast that is and not what comes out. Parts and peaks as in `skinny`.
     """
     if early:
         tl.extra.cuda.gdc_launch_dependents()
@@ -54,6 +54,13 @@ def quant_few_product(
     start = part * length
     stop = tl.minimum(start + length, row_words)
     products = tl.zeros([tile, members], tl.float32)
+    # Outputs side by side, as the result is stored. What the end takes is long there by then.
+    n = tl.minimum(column * tile + tl.arange(0, tile)[None, :], outputs - 1)
+    unit, shift = 1.0, 0.0
+    if kind != "int4":
+        unit = tl.load(scale + n)
+    if biased:
+        shift = tl.load(bias + n)
     if early:
         # The kernel before may still write x and the residual, not the weight: what the first iterations read comes into the cache.
         reach: constexpr = (block + 31) // 32
@@ -68,6 +75,7 @@ def quant_few_product(
                 if zeroed:
                     prefetch(zero + line * groups + first)
         tl.extra.cuda.gdc_wait()
+    beside = beside_product(residual, residual_row, rows, outputs, column, members, tile, added)
     s, z = of_groups(scale, zero, line, groups, start * each, stop * each, group, zeroed, tile)
     for base in tl.range(start, stop, block, num_stages=stages):
         for number in tl.static_range(block // span):
@@ -85,14 +93,12 @@ def quant_few_product(
                 a = a.to(tl.float32)
             products = tl.dot(b, a, products, input_precision="ieee")
             s, z = s1, z1
-    # Outputs side by side, as the result is stored.
     products = tl.trans(products)
-    n = column * tile + tl.arange(0, tile)[None, :]
     if kind != "int4":
-        products = products * tl.load(scale + tl.minimum(n, outputs - 1))
+        products *= unit
     put_product(
-        products, bias, residual, out, partial, arrived, rows, outputs, residual_row, out_row, m[:, None], n, column, part, members, tile,
-        parts, activation, biased, added,
+        products, shift, beside, out, tops, ids, masses, partial, arrived, rows, outputs, out_row, column, part, members, tile, parts,
+        activation, biased, added, peaked,
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from inferometer.kernels.finish import put_product
+from inferometer.kernels.finish import beside_product, put_product
 from inferometer.kernels.fixed_point import four
 from inferometer.kernels.norm import part_of_row
 from inferometer.kernels.support import constexpr, kernel, tl
@@ -82,9 +82,14 @@ def quant_groups_product(
     stop = tl.minimum(start + length, blocks)
     w0, w1, w2, w3 = load_words(words + line + lane, start * (block // 8), across, lane, start < stop, span, count, even)
     products = tl.zeros([tile, members], tl.float32)
+    # Outputs side by side, as the result is stored. What the end takes is long there by then.
+    shift = 0.0
+    if biased:
+        shift = tl.load(bias + tl.minimum(column * tile + tl.arange(0, tile)[None, :], outputs - 1))
     if early:
         # The kernel before may still write x and the residual, not the weight.
         tl.extra.cuda.gdc_wait()
+    beside = beside_product(residual, residual_row, rows, outputs, column, members, tile, added)
     for base in tl.range(start, stop, num_stages=stages):
         following = base + 1
         v0, v1, v2, v3 = load_words(words + line + lane, following * (block // 8), across, lane, following < stop, span, count, even)
@@ -101,12 +106,9 @@ def quant_groups_product(
             products = one_group(w2, s2, z2, states, whole, products, 2, group, zeroed, members, warps, dtype, grouped_warps, assembled)
             products = one_group(w3, s3, z3, states, whole, products, 3, group, zeroed, members, warps, dtype, grouped_warps, assembled)
         w0, w1, w2, w3 = v0, v1, v2, v3
-    # Outputs side by side, as the result is stored.
-    products = tl.trans(products)
-    n = column * tile + tl.arange(0, tile)[None, :]
     put_product(
-        products, bias, residual, out, partial, arrived, rows, outputs, residual_row, out_row, m[:, None], n, column, part, members, tile,
-        parts, activation, biased, added,
+        tl.trans(products), shift, beside, out, out, out, out, partial, arrived, rows, outputs, out_row, column, part, members, tile, parts,
+        activation, biased, added, False,
     )  # fmt: skip
 
 
@@ -130,9 +132,7 @@ def words_at(addresses: Any, first: Any, across: Any, lane: Any, there: Any, eve
     """The words of one group: as many neighbours a thread as make four threads read them all."""
     real = there & (lane >= 0) if even else there & (first + lane < across)
     each: constexpr = span // 4
-    return tl.load(
-        tl.max_contiguous(tl.multiple_of(addresses + first, [1, 4 * each]), [1, each]), mask=real, other=0, eviction_policy="evict_first"
-    )
+    return tl.load(tl.max_contiguous(tl.multiple_of(addresses + first, [1, 4 * each]), [1, each]), mask=real, other=0)
 
 
 @kernel()

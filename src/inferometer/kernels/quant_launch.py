@@ -22,12 +22,18 @@ WHOLE: dict[int, tuple[tuple[int, int, int, int], ...]] = {
 """By rows: (warps, programs a processor, words of a tile that a thread holds, tiles fetched ahead), each a launch. To fetch nothing ahead
 is faster, and so is room for the next launch's first programs: int8 at one row took 17.5 us with (4, 3, 32, 0), 19.8 with (4, 4, 32, 1)
 and 23.9 with four tiles ahead (16384 x 4096, H200)."""
+WHOLE_LONG: tuple[tuple[int, int, int, int], ...] = ((8, 2, 32, 0), (4, 3, 32, 0), (8, 3, 32, 0), (4, 4, 32, 0))
+"""The same for one row and int8, where inputs are many or outputs very many: as a head 50 us instead of 60 (50272 x 4096, H200)."""
 WHOLE_NIBBLES: dict[int, tuple[tuple[int, int, int, int], ...]] = WHOLE | {
-    1: ((8, 2, 16, 0), (4, 4, 32, 0), (8, 2, 32, 0), (4, 4, 32, 1), (8, 2, 16, 1)),
+    1: ((8, 2, 16, 0), (4, 4, 32, 0), (8, 2, 32, 0), (8, 3, 16, 0), (16, 1, 32, 0)),
 }
 """The same for int4."""
-WHOLE_HALVES: tuple[tuple[int, int, int, int], ...] = ((4, 3, 32, 0), (8, 3, 32, 0), (8, 2, 32, 0))
-"""The same for e4m3 in float16, of one row."""
+WHOLE_FLOATS: dict[int, tuple[tuple[int, int, int, int], ...]] = WHOLE | {
+    1: ((4, 4, 32, 0), (8, 2, 32, 0), (2, 8, 32, 0), (4, 3, 32, 0)),
+}
+"""The same for e4m3."""
+LONG, VERY_MANY = 16384, 8
+"""Inputs, and outputs an input, of WHOLE_LONG."""
 FEW: tuple[tuple[int, int, int, int], ...] = (
     (64, 2, 5, 4), (128, 4, 5, 2), (128, 4, 3, 4),
 )  # fmt: skip
@@ -38,13 +44,20 @@ FEW_NIBBLES: tuple[tuple[int, int, int, int], ...] = (
 """The same for int4."""
 MORE: tuple[tuple[int, int, int, int], ...] = ((128, 8, 3, 2), (128, 4, 3, 2), (256, 8, 3, 1), (64, 4, 3, 3))
 """Of more than 32 rows, whose sums take most registers."""
-BYTES: tuple[tuple[int, int, int, int, int], ...] = ((128, 256, 8, 3, 1), (128, 128, 4, 4, 2), (64, 256, 4, 4, 1))
+BYTES: tuple[tuple[int, int, int, int, int], ...] = ((128, 256, 8, 3, 1), (128, 128, 4, 4, 2))
 """Of 5 to 32 rows in bytes: (outputs, inputs an iteration, warps, stages, programs a processor). Not of int4, whose nibbles would be bytes
 in registers first: that took 38 us where FEW_NIBBLES took 24 (16 rows, 16384 x 4096, H200)."""
-READIED_BYTES: tuple[tuple[int, int, int, int, int], ...] = ((64, 256, 4, 4, 2), (128, 256, 8, 4, 1))
-"""The same of int8 and rows that a launch of their own has split."""
-READIED_NIBBLES: tuple[tuple[int, int, int, int, int], ...] = ((64, 256, 4, 2, 4), (128, 256, 4, 3, 2))
-"""Of 5 to 32 rows and int4, whose rows a launch of their own has put in order: as BYTES."""
+READIED_BYTES: tuple[tuple[int, int, int, int, int, int], ...] = (
+    (64, 256, 4, 4, 2, 1), (128, 256, 8, 4, 1, 1), (64, 256, 4, 4, 2, 4), (128, 256, 4, 4, 1, 4), (64, 256, 4, 6, 1, 4),
+)  # fmt: skip
+"""The same of rows that a launch of their own has split, last how many blocks a program of that one sees to."""
+READIED_NIBBLES: tuple[tuple[int, int, int, int, int, int], ...] = (
+    (128, 256, 4, 3, 2, 1), (64, 256, 4, 2, 4, 1), (64, 256, 4, 3, 3, 1), (128, 256, 4, 3, 2, 4), (64, 256, 4, 3, 3, 4),
+)  # fmt: skip
+"""The same of int4, whose rows such a launch has put in order."""
+READIED_FIRST = 16
+"""Rows up to which such launches serve on Hopper unless measuring says otherwise: of int4, and of int8 whose outputs are more than its
+inputs."""
 READIED_GROUPS = 64, 128
 """Inputs of a group that such a launch serves: four threads read them, whole words each, and an iteration has four groups at most."""
 IN_BYTES = (9, 0), (10, 0)
@@ -64,38 +77,36 @@ def quant_candidates(rows: int, weight: QuantWeight) -> tuple[Tiling, ...]:
     if not words_possible(weight) or (weight.group is not None and weight.group % 32 and weight.group < weight.inputs):
         return ()
     padded = power_of_two(rows)
-    wholes = (WHOLE_NIBBLES if weight.kind == "int4" else WHOLE).get(padded, ())
-    launches = list(_wholes(padded, weight, wholes))
+    launches = list(_wholes(padded, weight, _whole_table(weight).get(padded, ())))
     block = (1 if weight.kind == "int4" and padded > MOST_ROWS else 2) * SPAN_WORDS * WORD_INPUTS[weight.kind]
     table = MORE if padded > MOST_ROWS else FEW_NIBBLES if weight.kind == "int4" else FEW
     few = [Tiling(outputs, block, warps, stages, programs, early=True) for outputs, warps, stages, programs in table]
     # The launch that readies fewer rows takes longer than they would by themselves.
     readied = padded not in WHOLE and padded <= MOST_ROWS
+    hopper = IN_BYTES[0] <= capability(weight.device) < IN_BYTES[1]
+    first = readied and rows <= READIED_FIRST and hopper
     if weight.kind == "int4":
-        few += _in_order(weight) if readied else ()
-    elif padded <= MOST_ROWS and IN_BYTES[0] <= capability(weight.device) < IN_BYTES[1]:
-        few = [
-            *_in_bytes(BYTES, readied=False),
-            *(_in_bytes(READIED_BYTES, readied=True) if readied and weight.kind == "int8" else ()),
-            *few,
-        ]
-    if padded == 1 and weight.kind == "fp8":
-        few += _wholes(padded, weight, WHOLE_HALVES, in_halves=True)
+        ordered = list(_readied(READIED_NIBBLES, in_bytes=False)) if readied and in_groups(weight) else []
+        few = [*ordered, *few] if first else [*few, *ordered]
+    elif padded <= MOST_ROWS and hopper:
+        split = list(_readied(READIED_BYTES, in_bytes=True)) if readied else []
+        in_bytes = [Tiling(*sizes, early=True, in_bytes=True) for sizes in BYTES]
+        wide = weight.activations == "wide" and weight.outputs > weight.inputs
+        few = [*split, *in_bytes, *few] if first and wide else [*in_bytes, *split, *few]
     return tuple(dict.fromkeys((*launches, *few)))
 
 
-def _in_bytes(table: tuple[tuple[int, int, int, int, int], ...], *, readied: bool) -> Iterator[Tiling]:
-    for outputs, block, warps, stages, programs in table:
-        yield Tiling(outputs, block, warps, stages, programs, early=True, in_bytes=True, readied=readied)
+def _whole_table(weight: QuantWeight) -> dict[int, tuple[tuple[int, int, int, int], ...]]:
+    if weight.kind == "int4":
+        return WHOLE_NIBBLES
+    if weight.kind == "fp8":
+        return WHOLE_FLOATS
+    return WHOLE | {1: WHOLE_LONG} if weight.inputs >= LONG or weight.outputs >= VERY_MANY * weight.inputs else WHOLE
 
 
-def _in_order(weight: QuantWeight) -> tuple[Tiling, ...]:
-    if not in_groups(weight):
-        return ()
-    return tuple(
-        Tiling(outputs, block, warps, stages, programs, early=True, readied=True)
-        for outputs, block, warps, stages, programs in READIED_NIBBLES
-    )
+def _readied(table: tuple[tuple[int, int, int, int, int, int], ...], *, in_bytes: bool) -> Iterator[Tiling]:
+    for outputs, block, warps, stages, programs, together in table:
+        yield Tiling(outputs, block, warps, stages, programs, early=True, in_bytes=in_bytes, readied=True, together=together)
 
 
 def in_groups(weight: QuantWeight) -> bool:
@@ -115,16 +126,15 @@ def quant_tiling(rows: int, weight: QuantWeight) -> Tiling | None:
     return next(iter(launches), None)
 
 
-def _wholes(rows: int, weight: QuantWeight, table: tuple[tuple[int, int, int, int], ...], *, in_halves: bool = False) -> Iterator[Tiling]:
-    """A program holds its rows in registers: two bytes an input, or four for fp8 that is not in halves, in as many warps as a row of the
-    weight takes."""
+def _wholes(rows: int, weight: QuantWeight, table: tuple[tuple[int, int, int, int], ...]) -> Iterator[Tiling]:
+    """A program holds its rows in registers: two bytes an input, or four for fp8, in as many warps as a row of the weight takes."""
     each = WORD_INPUTS[weight.kind]
     width = power_of_two(-(-weight.inputs // each))
     for warps, programs, held, ahead in table:
         inputs = width * each // (32 * min(warps, max(1, width // 128)))
-        if rows * inputs * (4 if weight.kind == "fp8" and not in_halves else 2) // 4 <= ROW_REGISTERS:
+        if rows * inputs * (4 if weight.kind == "fp8" else 2) // 4 <= ROW_REGISTERS:
             tile = min(64, max(1, held * 32 * warps // width))
-            yield Tiling(tile, width * each, warps, 1 + ahead, programs, early=True, whole=True, in_halves=in_halves)
+            yield Tiling(tile, width * each, warps, 1 + ahead, programs, early=True, whole=True)
 
 
 def words_of(weight: QuantWeight) -> torch.Tensor:

@@ -5,27 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 from inferometer.kernels.decode_parts import joined_row
-from inferometer.kernels.eight_bit_floats import dot_floats, dot_halves, halves_of
+from inferometer.kernels.eight_bit_floats import dot_floats
 from inferometer.kernels.finish import finish
 from inferometer.kernels.fixed_point import bytes_together, dot_bytes, fixed_point, four
 from inferometer.kernels.prefetch import prefetch
-from inferometer.kernels.skinny_rows import whole_row
+from inferometer.kernels.skinny_rows import leave, no_peak, put, whole_row
 from inferometer.kernels.support import constexpr, kernel, tl
 
 
 @kernel("span", "rows", "contexts")
 def quant_rows_product(
-    x: Any, words: Any, scale: Any, zero: Any, bias: Any, residual: Any, out: Any, gamma: Any, beta: Any, mass: Any, contexts: Any,
-    epsilon: Any, rows: Any, outputs: Any, span: Any, x_row: Any, residual_row: Any, out_row: Any, inputs: constexpr, kind: constexpr,
-    group: constexpr, zeroed: constexpr, width: constexpr, members: constexpr, tile: constexpr, normed: constexpr,
-    weighted: constexpr, shifted: constexpr, activation: constexpr, biased: constexpr, added: constexpr,
-    assembled: constexpr, stages: constexpr, early: constexpr, parts: constexpr, keys: constexpr, head_size: constexpr,
-    in_halves: constexpr,
+    x: Any, words: Any, scale: Any, zero: Any, bias: Any, residual: Any, out: Any, tops: Any, ids: Any, sums: Any, gamma: Any, beta: Any,
+    mass: Any, contexts: Any, epsilon: Any, rows: Any, outputs: Any, span: Any, x_row: Any, residual_row: Any, out_row: Any,
+    inputs: constexpr, kind: constexpr, group: constexpr, zeroed: constexpr, width: constexpr, members: constexpr, tile: constexpr,
+    normed: constexpr, weighted: constexpr, shifted: constexpr, activation: constexpr, biased: constexpr, added: constexpr,
+    peaked: constexpr, assembled: constexpr, stages: constexpr, early: constexpr, parts: constexpr, keys: constexpr, head_size: constexpr,
 ) -> None:  # fmt: skip
     """Each program holds all rows, normed if asked, in fixed point, and takes `span` outputs, a tile at a time.
 
     words: the weight in words of 32 bits. Four are a chunk, which one thread reads and which shares a scale of the rows' and is part of
-    one group of the weight's. in_halves: e4m3 is multiplied in float16. Otherwise as `rows_product`.
+    one group of the weight's. Otherwise as `rows_product`.
 
     Nothing here is permuted: what is summed over lies in neighbouring lanes, then in neighbouring warps. Triton 3.6 adds up other lanes
     or warps than it should where a tensor of more sizes has been folded so that those of the sum are dealt out in another order.
@@ -51,40 +50,65 @@ def quant_rows_product(
         across: constexpr = inputs // each
         row_lines: constexpr = (width + 31) // 32
         for stage in tl.static_range(1, stages):
-            ahead = tl.minimum(first + stage * tile + tl.arange(0, tile), stop - 1).to(tl.int64)[:, None] * across
-            prefetch(words + ahead + tl.minimum(tl.arange(0, row_lines) * 32, across - 1)[None, :])
+            later = tl.minimum(first + stage * tile + tl.arange(0, tile), stop - 1).to(tl.int64)[:, None] * across
+            prefetch(words + later + tl.minimum(tl.arange(0, row_lines) * 32, across - 1)[None, :])
+        # What ends an output is asked for as it ends: the first of a line would wait for the memory.
+        if kind != "int4":
+            prefetch(scale + tl.minimum(first + tl.arange(0, 16) * 32, stop - 1))
+        if biased:
+            prefetch(bias + tl.minimum(first + tl.arange(0, 8) * 64, stop - 1))
         tl.extra.cuda.gdc_wait()
     last = rows - 1
     if parts:
         row0 = joined_row(x, mass, context, parts, keys, inputs // head_size, head_size)
     else:
         row0 = whole_row(x, k, real, factor, shift, epsilon, inputs, normed)
-    ready0 = ready(row0, kind, width, in_halves, assembled)
+    ready0 = ready(row0, kind, width, assembled)
     if members > 1:
         row1 = whole_row(x + tl.minimum(1, last) * x_row, k, real, factor, shift, epsilon, inputs, normed)
-        ready1 = ready(row1, kind, width, in_halves, assembled)
+        ready1 = ready(row1, kind, width, assembled)
     if members > 2:
         row2 = whole_row(x + tl.minimum(2, last) * x_row, k, real, factor, shift, epsilon, inputs, normed)
-        ready2 = ready(row2, kind, width, in_halves, assembled)
+        ready2 = ready(row2, kind, width, assembled)
         row3 = whole_row(x + tl.minimum(3, last) * x_row, k, real, factor, shift, epsilon, inputs, normed)
-        ready3 = ready(row3, kind, width, in_halves, assembled)
+        ready3 = ready(row3, kind, width, assembled)
+    best0, place0, total0 = no_peak(tile)
+    best1, place1, total1 = no_peak(tile)
+    best2, place2, total2 = no_peak(tile)
+    best3, place3, total3 = no_peak(tile)
+    dtype: constexpr = out.dtype.element_ty
     for base in tl.range(first, stop, tile, num_stages=1):
         n = base + tl.arange(0, tile)
         w1, s1, z1 = load_tile(words, scale, zero, base + tile, stop, outputs, inputs, each, group, zeroed, width, tile)
         whole = 1.0
         if kind != "int4":
             whole = tl.load(scale + tl.minimum(n, outputs - 1))
-        value = product(w, s, z, ready0, kind, zeroed, in_halves, assembled) * whole
-        put(value, out, bias, residual, n, n < stop, activation, biased, added)
+        ours = n < stop
+        value = product(w, s, z, ready0, kind, zeroed, assembled) * whole
+        value = finish(value, bias + n, residual + n, ours, activation, biased, added, dtype)
+        best0, place0, total0 = put(value, out, n, ours, best0, place0, total0, peaked)
         if members > 1:
-            value = product(w, s, z, ready1, kind, zeroed, in_halves, assembled) * whole
-            put(value, out + out_row, bias, residual + residual_row, n, (n < stop) & (rows > 1), activation, biased, added)
+            ours = (n < stop) & (rows > 1)
+            value = product(w, s, z, ready1, kind, zeroed, assembled) * whole
+            value = finish(value, bias + n, residual + residual_row + n, ours, activation, biased, added, dtype)
+            best1, place1, total1 = put(value, out + out_row, n, ours, best1, place1, total1, peaked)
         if members > 2:
-            value = product(w, s, z, ready2, kind, zeroed, in_halves, assembled) * whole
-            put(value, out + 2 * out_row, bias, residual + 2 * residual_row, n, (n < stop) & (rows > 2), activation, biased, added)
-            value = product(w, s, z, ready3, kind, zeroed, in_halves, assembled) * whole
-            put(value, out + 3 * out_row, bias, residual + 3 * residual_row, n, (n < stop) & (rows > 3), activation, biased, added)
+            ours = (n < stop) & (rows > 2)
+            value = product(w, s, z, ready2, kind, zeroed, assembled) * whole
+            value = finish(value, bias + n, residual + 2 * residual_row + n, ours, activation, biased, added, dtype)
+            best2, place2, total2 = put(value, out + 2 * out_row, n, ours, best2, place2, total2, peaked)
+            ours = (n < stop) & (rows > 3)
+            value = product(w, s, z, ready3, kind, zeroed, assembled) * whole
+            value = finish(value, bias + n, residual + 3 * residual_row + n, ours, activation, biased, added, dtype)
+            best3, place3, total3 = put(value, out + 3 * out_row, n, ours, best3, place3, total3, peaked)
         w, s, z = w1, s1, z1
+    if peaked:
+        leave(best0, place0, total0, 0, rows, tops, ids, sums)
+        if members > 1:
+            leave(best1, place1, total1, 1, rows, tops, ids, sums)
+        if members > 2:
+            leave(best2, place2, total2, 2, rows, tops, ids, sums)
+            leave(best3, place3, total3, 3, rows, tops, ids, sums)
 
 
 @kernel()
@@ -112,7 +136,7 @@ def load_tile(
 
 
 @kernel()
-def ready(row: Any, kind: constexpr, width: constexpr, in_halves: constexpr, assembled: constexpr) -> Any:
+def ready(row: Any, kind: constexpr, width: constexpr, assembled: constexpr) -> Any:
     """A row (width * inputs of a word,) as `product` takes it: in parts (1, chunks)."""
     chunks: constexpr = width // 4
     if kind == "int4":
@@ -125,9 +149,6 @@ def ready(row: Any, kind: constexpr, width: constexpr, in_halves: constexpr, ass
             tl.reshape(unit, [1, chunks]), tl.reshape(total, [1, chunks]), spread(low0, chunks), spread(high0, chunks),
             spread(low1, chunks), spread(high1, chunks),
         )  # fmt: skip
-    elif kind == "fp8" and in_halves:
-        first, last, unit = halves_of(row, width, 16, assembled)
-        parts = tl.reshape(unit, [1, chunks]), spread(first, chunks), spread(last, chunks)  # type: ignore[assignment]
     elif kind == "fp8":
         bytes0, bytes1, bytes2, bytes3 = four(tl.reshape(row, [1, chunks, 2, 2, 2, 2]))
         parts = four(bytes0), four(bytes1), four(bytes2), four(bytes3)  # type: ignore[assignment]
@@ -146,7 +167,7 @@ def spread(words: Any, chunks: constexpr) -> Any:
 
 @kernel()
 def product(
-    w: Any, s: Any, z: Any, row: Any, kind: constexpr, zeroed: constexpr, in_halves: constexpr, assembled: constexpr,
+    w: Any, s: Any, z: Any, row: Any, kind: constexpr, zeroed: constexpr, assembled: constexpr,
 ) -> Any:  # fmt: skip
     """float32 (tile,): of a tile of words and a row."""
     tile: constexpr = w.shape[0]
@@ -165,9 +186,6 @@ def product(
         # Where there are no zero points z is the 8 that stands for all.
         offset = (z.to(tl.float32) if zeroed else z) * total
         found = ((high * 256 + low).to(tl.float32) * unit - offset) * s.to(tl.float32)
-    elif kind == "fp8" and in_halves:
-        unit, first, last = row
-        found = dot_halves(parts, first, last, assembled) * unit
     elif kind == "fp8":
         found = tl.zeros([tile, chunks], tl.float32)
         for j in tl.static_range(4):
@@ -179,12 +197,3 @@ def product(
             high = dot_bytes(parts[j], high0[j], high, True, True, assembled)
         found = (high * 256 + low).to(tl.float32) * unit
     return tl.sum(found, 1)
-
-
-@kernel()
-def put(
-    value: Any, out: Any, bias: Any, residual: Any, n: Any, real: Any, activation: constexpr, biased: constexpr, added: constexpr,
-) -> None:  # fmt: skip
-    """Outputs n of one row, with all that follows the product."""
-    value = finish(value, bias + n, residual + n, real, activation, biased, added, out.dtype.element_ty)
-    tl.store(out + n, value, mask=real)

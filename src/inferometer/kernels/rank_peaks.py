@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from inferometer.kernels.head_matrix import Matrix, head_peaks
 from inferometer.kernels.norm import NormWeights
 from inferometer.kernels.peaks import Peaks, joined, peak, put_choice, row_peak
-from inferometer.kernels.skinny import skinny_peaks
 from inferometer.kernels.skinny_launch import Tiling
 from inferometer.kernels.support import constexpr, early, kernel, power_of_two, tl, usable, wait_for_inputs
 from inferometer.kernels.token_choice import LOWEST, best, clean
@@ -83,14 +83,12 @@ def row_peaks_triton(logits: Tensor, first: int) -> Tensor:
     return narrowed(peaks, first)
 
 
-def product_peaks(x: Tensor, weight: Tensor, first: int, launch: Tiling, norm: NormWeights | None = None) -> Tensor:
+def product_peaks(x: Tensor, weight: Matrix, first: int, launch: Tiling, norm: NormWeights | None = None) -> Tensor:
     """As `row_peaks` of the logits x weight^T rounded to their type, which are never in memory; of few rows, on a GPU alone.
 
-    x: (rows, inputs). weight: (tokens, inputs), contiguous. norm: x is normed first, in the same launch where that holds whole rows.
+    x: (rows, inputs). weight: (tokens, inputs), contiguous, plain or in 8 bits. norm: x is normed first, as in `head_product`.
     """
-    if norm is not None and not launch.whole:
-        x, norm = norm.of(x), None
-    return narrowed(skinny_peaks(x, weight, launch, norm), first)
+    return narrowed(head_peaks(x, weight, launch, norm), first)
 
 
 def narrowed(peaks: Peaks, first: int) -> Tensor:

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from inferometer.kernels.arrivals import MOST_ARRIVALS, arrivals, last_to_arrive
-from inferometer.kernels.finish import finished, linear_torch
+from inferometer.kernels.arrivals import MOST_ARRIVALS, arrivals
+from inferometer.kernels.finish import beside_product, linear_torch, put_product
 from inferometer.kernels.head_parts import HeadParts
 from inferometer.kernels.norm import NormWeights
-from inferometer.kernels.peaks import Peaks, peak
+from inferometer.kernels.peaks import Peaks
 from inferometer.kernels.prefetch import prefetch
 from inferometer.kernels.skinny_launch import Tiling, members, tiling
 from inferometer.kernels.skinny_rows import rows_product
@@ -178,11 +178,9 @@ def _few(
     start = part * span
     stop = tl.minimum(start + span, inputs)
     products = tl.zeros([tile, members], tl.float32)
-    # Outputs side by side, as the result is stored.
-    across = column * tile + tl.arange(0, tile)[None, :]
-    real = (m < rows)[:, None] & (across < outputs)
-    shift, beside = products, products
+    shift = 0.0
     if biased:
+        across = column * tile + tl.arange(0, tile)[None, :]
         shift = tl.load(bias + across, mask=across < outputs, other=0)
     if early:
         # The kernel before may still write x and the residual, not the weight: what the first iterations read comes into the cache.
@@ -191,8 +189,7 @@ def _few(
             further = start + stage * block + tl.arange(0, block // line) * line
             prefetch(weights + tl.minimum(further, inputs - 1)[None, :])
         tl.extra.cuda.gdc_wait()
-    if added:
-        beside = tl.load(residual + m[:, None] * residual_row + across, mask=real, other=0)
+    beside = beside_product(residual, residual_row, rows, outputs, column, members, tile, added)
     for base in tl.range(start, stop, block, num_stages=stages):
         k = base + lane
         if even:
@@ -205,21 +202,8 @@ def _few(
             w = w.to(tl.float32)
             a = a.to(tl.float32)
         products = tl.dot(w, a, products, input_precision="ieee")
-    value = tl.trans(products)
-    last = True
-    if parts > 1:
-        here = partial + column.to(tl.int64) * (parts * tile * members) + m[:, None] * tile + tl.arange(0, tile)[None, :]
-        wanted = tl.broadcast_to((m < rows)[:, None], (members, tile))
-        tl.store(here + part * (tile * members), value, mask=wanted)
-        last = last_to_arrive(arrived + column, parts)
-    if last:
-        if parts > 1:
-            value = tl.zeros([members, tile], tl.float32)
-            for other in tl.static_range(parts):
-                # Not from the L1 cache: other processors have written them.
-                value += tl.load(here + other * (tile * members), mask=wanted, other=0, cache_modifier=".cg")
-        rounded = finished(value, shift, beside, activation, biased, added, out.dtype.element_ty)
-        if peaked:
-            peak(rounded, across, real, m * tl.num_programs(0) + column, m < rows, tops, ids, sums)
-        else:
-            tl.store(out + m[:, None] * out_row + across, rounded, mask=real)
+    # Outputs side by side, as the result is stored.
+    put_product(
+        tl.trans(products), shift, beside, out, tops, ids, sums, partial, arrived, rows, outputs, out_row, column, part, members, tile,
+        parts, activation, biased, added, peaked,
+    )  # fmt: skip

@@ -18,9 +18,10 @@ from inferometer.kernels.support import capability, power_of_two, processors, us
 from inferometer.model.json_file import replace_json
 from inferometer.model.store import cache_dir
 
-SCHEMA_VERSION: Final = 5
+SCHEMA_VERSION: Final = 6
 """Of 1 and 2 launches were measured alone, and there were no formats but plain ones; of 3 stages of whole rows meant something else, and
-kernels of attention beside them took longer; in 4 no launch was readied."""
+kernels of attention beside them took longer; in 4 no launch was readied; in 5 heads
+were plain, and what ends a product was loaded as it ends."""
 BUCKETS: Final = (1, 2, 4, 8, 16, 32)
 """Numbers of rows that are measured; what lies between two counts as the larger one."""
 DTYPES: Final = (torch.float16, torch.bfloat16)
@@ -114,12 +115,11 @@ def _entry(item: Mapping[str, Any]) -> tuple[Shape, Tiling | None]:
         tiles = Tiling(**launch)
         sizes = [tiles.outputs, tiles.block, tiles.warps, tiles.stages]
         if (
-            any(type(size) is not int for size in (*sizes, tiles.programs))
+            any(type(size) is not int for size in (*sizes, tiles.programs, tiles.together))
             or type(tiles.early) is not bool
             or type(tiles.whole) is not bool
             or type(tiles.in_bytes) is not bool
             or type(tiles.readied) is not bool
-            or type(tiles.in_halves) is not bool
             or tiles.programs < 0
         ):
             raise ValueError("a launch of other types")
@@ -129,8 +129,8 @@ def _entry(item: Mapping[str, Any]) -> tuple[Shape, Tiling | None]:
             raise ValueError("a launch that cannot be")
         if (tiles.in_bytes or tiles.readied) and (tiles.whole or shape.weight == PLAIN or tiles.block < 128):
             raise ValueError("a launch for weights in few bits")
-        if tiles.in_halves and not (tiles.whole and shape.weight.startswith("fp8")):
-            raise ValueError("a launch for e4m3")
+        if tiles.together < 1 or power_of_two(tiles.together) != tiles.together or (tiles.together > 1 and not tiles.readied):
+            raise ValueError("a launch that readies no such rows")
         if tiles.whole and shape.rows > 4:
             raise ValueError("a launch for fewer rows")
     named = isinstance(shape.dtype, str) and isinstance(shape.weight, str)

@@ -10,7 +10,7 @@ from inferometer.model.parameters import Parameter, parameters
 from inferometer.model.shard import Shard
 from inferometer.model.spec import ModelSpec
 
-_FIRST = "layers.0."
+_FIRST, _TABLE = "layers.0.", "embedding.token.weight"
 # Searches for what fits ask the same few models again and again.
 _KEPT = 256
 _PLAIN = ("feed_forward.router.weight", "feed_forward.experts.up.bias", "feed_forward.experts.down.bias")
@@ -21,7 +21,9 @@ _PLAIN = ("feed_forward.router.weight", "feed_forward.experts.up.bias", "feed_fo
 def resident_weight_bytes(spec: ModelSpec, formats: Formats) -> int:
     """Bytes of all weights on one device. Raises UserError where the shards do not divide the model."""
     spec = Shard(count=formats.shards).local(spec)
-    shared = sum(_bytes(p, formats) for p in parameters(replace(spec, layers=1, experts=None, unwindowed_layers=0)) if not _of_layer(p))
+    head = None if spec.encoder else _TABLE if spec.tied_head else "head.weight"
+    others = (p for p in parameters(replace(spec, layers=1, experts=None, unwindowed_layers=0)) if not _of_layer(p))
+    shared = sum(formats.head_bytes(*p.shape) if p.name == head else _bytes(p, formats) for p in others)
     dense = spec.layers if spec.experts is None else spec.experts.dense_layers
     held = shared + (dense * _layer_bytes(replace(spec, experts=None), formats) if dense else 0)
     return held + ((spec.layers - dense) * _layer_bytes(spec, formats) if dense < spec.layers else 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -14,15 +14,20 @@ DTYPE_BYTES = MappingProxyType({"float32": 4, "float16": 2, "bfloat16": 2, "fp8"
 DTYPE_ALIASES = MappingProxyType({"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"})
 COMPUTE_DTYPES = ("float32", "float16", "bfloat16")
 NARROW_KV_DTYPES = ("fp8", "int8")
+HEAD_SCALE_BYTES = 4
+KEPT_HEAD = "-kept-head"
+"""What ends the name of a format whose head stays in the activations' type."""
 KV_DTYPES = (*COMPUTE_DTYPES, *NARROW_KV_DTYPES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightFormat:
-    """How the matrices of a layer are stored. Embeddings, norms, biases and the head stay in the activations' type.
+    """How the matrices of a layer are stored. Embeddings, norms and biases stay in the activations' type, and so does the head unless
+    `head` says otherwise.
 
-    bits: of one element. group: how many elements of a row share a scale; None, a whole row does. scale_bits: what a group (or row)
-    keeps beside its elements: its scale, and its zero point if it has one; 0 for a format without scales.
+    head: "int8", the head's matrix in 8 bits with a scale for each token, and the table of tokens with it where the two are one; "kept",
+    as it is. bits: of one element. group: how many elements of a row share a scale; None, a whole row does.
+    scale_bits: what a group (or row) keeps beside its elements: its scale, and its zero point if it has one; 0 for a format without scales.
     compute: the operands' type in a matrix product; None, the activations' (the elements are widened on the way).
     element: what is stored: "float" in the activations' type, "int8", "int4", or "fp8" (e4m3).
     """
@@ -33,6 +38,7 @@ class WeightFormat:
     scale_bits: int = 0
     compute: str | None = None
     element: Literal["float", "int8", "int4", "fp8"] = "float"
+    head: Literal["kept", "int8"] = "kept"
 
     @property
     def asymmetric(self) -> bool:
@@ -44,6 +50,10 @@ class WeightFormat:
         groups = 1 if self.group is None else -(-columns // self.group)
         return rows * (-(-columns * self.bits // 8) + -(-groups * self.scale_bits // 8))
 
+    def head_bytes(self, rows: int, columns: int, item_bytes: int) -> int:
+        """Bytes of the head's (rows, columns) matrix, item_bytes an activation."""
+        return rows * (columns + HEAD_SCALE_BYTES if self.head == "int8" else columns * item_bytes)
+
 
 def native(dtype: str) -> WeightFormat:
     """Weights in the activations' own type."""
@@ -51,33 +61,48 @@ def native(dtype: str) -> WeightFormat:
 
 
 # A row's scale is 32 bits, a group's 16, and so is its zero point: whole numbers in 4 bits would cost accuracy.
-_QUANTIZED = {
-    "int8": WeightFormat(name="int8", bits=8, scale_bits=32, element="int8"),
-    "w8a8": WeightFormat(name="w8a8", bits=8, scale_bits=32, compute="int8", element="int8"),
-    "fp8": WeightFormat(name="fp8", bits=8, scale_bits=32, compute="fp8", element="fp8"),
-    "bitsandbytes": WeightFormat(name="bitsandbytes", bits=8, scale_bits=32, element="int8"),
-    "gptq": WeightFormat(name="gptq", bits=4, group=128, scale_bits=32, element="int4"),
-    "awq": WeightFormat(name="awq", bits=4, group=128, scale_bits=32, element="int4"),
+_ROUNDED = {
+    "int8": WeightFormat(name="int8", bits=8, scale_bits=32, element="int8", head="int8"),
+    "w8a8": WeightFormat(name="w8a8", bits=8, scale_bits=32, compute="int8", element="int8", head="int8"),
+    "fp8": WeightFormat(name="fp8", bits=8, scale_bits=32, compute="fp8", element="fp8", head="int8"),
 } | {
-    f"int4-g{group}{suffix}": WeightFormat(name=f"int4-g{group}{suffix}", bits=4, group=group, scale_bits=scale_bits, element="int4")
+    f"int4-g{group}{suffix}": WeightFormat(
+        name=f"int4-g{group}{suffix}", bits=4, group=group, scale_bits=scale_bits, element="int4", head="int8"
+    )
     for group in (32, 64, 128)
     for suffix, scale_bits in (("", 32), ("-sym", 16))
 }
-QUANTIZED_FORMATS = tuple(_QUANTIZED)
-ROUNDED_FORMATS = tuple(name for name in _QUANTIZED if name not in ("bitsandbytes", "gptq", "awq"))
+_OTHERS = {
+    "bitsandbytes": WeightFormat(name="bitsandbytes", bits=8, scale_bits=32, element="int8"),
+    "gptq": WeightFormat(name="gptq", bits=4, group=128, scale_bits=32, element="int4"),
+    "awq": WeightFormat(name="awq", bits=4, group=128, scale_bits=32, element="int4"),
+}
+ROUNDED_FORMATS = tuple(_ROUNDED)
 """Those that weights are rounded to here; gptq and awq are what a checkpoint has been rounded to."""
+KEPT_HEAD_FORMATS = tuple(name + KEPT_HEAD for name in _ROUNDED)
+"""The same with the head as it is."""
+QUANTIZED_FORMATS = (*ROUNDED_FORMATS, *_OTHERS)
+_KEPT = (replace(form, name=form.name + KEPT_HEAD, head="kept") for form in _ROUNDED.values())
+_QUANTIZED = _ROUNDED | _OTHERS | {form.name: form for form in _KEPT}
 
 
 QUANTIZE_ALIASES = {"int4": "int4-g64"}
+
+
+def full_name(quantize: str) -> str:
+    """The name that an alias stands for; any other as it is."""
+    base = quantize.removesuffix(KEPT_HEAD)
+    return QUANTIZE_ALIASES.get(base, base) + quantize[len(base) :]
 
 
 def weight_format(quantize: str | None, dtype: str) -> WeightFormat:
     """The format that `--quantize` names, `dtype`'s own for None. Raises UserError for an unknown name."""
     if quantize is None:
         return native(dtype)
-    name = QUANTIZE_ALIASES.get(quantize, quantize)
+    name = full_name(quantize)
     if name not in _QUANTIZED:
-        raise UserError(f"--quantize {quantize} is unknown; the formats are {', '.join(QUANTIZED_FORMATS)}")
+        formats = f"{', '.join(QUANTIZED_FORMATS)}; {KEPT_HEAD} behind one of {', '.join(ROUNDED_FORMATS)} leaves the head as it is"
+        raise UserError(f"--quantize {quantize} is unknown; the formats are {formats}")
     return _QUANTIZED[name]
 
 
@@ -95,7 +120,7 @@ def kv_format(name: str) -> str | None:
 class Formats:
     """The number formats of a run and its shard count.
 
-    dtype: of activations, embeddings, norms, biases and the head. kv_dtype: of the cache; None, the activations'.
+    dtype: of activations, and of all that `weights` leave in their type. kv_dtype: of the cache; None, the activations'.
     shards: devices that tensor parallelism cuts every layer over. Raises ValueError for a type that does not exist.
     """
 
@@ -126,6 +151,10 @@ class Formats:
     def matrices(self) -> WeightFormat:
         """How the layers' matrices are stored."""
         return self.weights or native(self.dtype)
+
+    def head_bytes(self, rows: int, columns: int) -> int:
+        """Bytes of `rows` tokens of the head's matrix, or of a table that is one with it."""
+        return self.matrices.head_bytes(rows, columns, self.item_bytes)
 
 
 def kv_bytes_per_token(spec: ModelSpec, formats: Formats) -> int:

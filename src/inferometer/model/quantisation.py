@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from inferometer.errors import ModelError, UserError
-from inferometer.model.formats import QUANTIZED_FORMATS, ROUNDED_FORMATS, WeightFormat, weight_format
+from inferometer.model.formats import KEPT_HEAD, KEPT_HEAD_FORMATS, QUANTIZED_FORMATS, ROUNDED_FORMATS, WeightFormat, weight_format
 
 Method = Literal["inferometer", "gptq", "awq", "compressed-tensors"]
 METHODS: tuple[Method, ...] = ("inferometer", "gptq", "awq", "compressed-tensors")
-VERSION = 1
-"""Of this package's own format."""
+VERSION = 2
+"""Of this package's own format. In 1 every head was kept as it is."""
 _LARGEST_GROUP = 2**31 - 1
 _COMPRESSED = {
     "pack-quantized": ("int4",),
@@ -107,17 +107,19 @@ def resolve_quantize(name: str | None, stored: Quantisation | None) -> WeightFor
     if name is None:
         return None
     form = weight_format("int8" if name == "bitsandbytes" else name, "float32")
-    if form.name not in ROUNDED_FORMATS:
+    if form.name not in (*ROUNDED_FORMATS, *KEPT_HEAD_FORMATS):
         raise UserError(f"--quantize {name}: the checkpoint is not stored so; use one of {', '.join(ROUNDED_FORMATS)}")
     return form
 
 
 def _own(options: _Options) -> Quantisation:
     version, form = options.raw("version"), options.raw("format")
-    if version != VERSION or isinstance(version, bool):
-        raise options.error(f"version {_shown(version)} of the format is not known, only {VERSION}; quantize the model again")
-    if form not in ROUNDED_FORMATS or not isinstance(form, str):
+    if version not in (1, VERSION) or isinstance(version, bool):
+        raise options.error(f"version {_shown(version)} of the format is not known, only 1 and {VERSION}; quantize the model again")
+    if not isinstance(form, str) or form not in (*ROUNDED_FORMATS, *KEPT_HEAD_FORMATS):
         raise options.error(f"format {_shown(form)} is unknown; the formats are {', '.join(ROUNDED_FORMATS)}")
+    if version == 1 and form in ROUNDED_FORMATS:
+        form += KEPT_HEAD
     known = weight_format(form, "float16")
     assert known.element != "float"
     return Quantisation(

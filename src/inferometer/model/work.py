@@ -79,7 +79,10 @@ class _Builder:
         spec, tokens = self.spec, self.tokens
         rows = min(-(-tokens // self.formats.shards), self.vocabulary)
         # A tied head reads the whole table later in the step: its rows are counted there, once.
-        table = 0 if spec.tied_head and self.step.logit_rows and not spec.encoder else rows * spec.embedding * self.item
+        tied = spec.tied_head and not spec.encoder
+        table = self.formats.head_bytes(rows, spec.embedding) if tied else rows * spec.embedding * self.item
+        if tied and self.step.logit_rows:
+            table = 0
         yield self._lookup("token_embedding", table, spec.embedding, ids=True)
         yield from self._all_reduce("token_embedding_all_reduce", spec.embedding, count=1)
         if spec.embedding != spec.hidden:
@@ -179,7 +182,7 @@ class _Builder:
             return
         if spec.embedding != spec.hidden:
             yield self._gemm("head_projection", rows, spec.embedding, spec.hidden, biases=0, native=True)
-        weights = self.vocabulary * spec.embedding * self.item
+        weights = self.formats.head_bytes(self.vocabulary, spec.embedding)
         yield Op(
             kind="logits",
             name="logits",

@@ -6,7 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from inferometer.kernels.embed import Positions, Tokens, embed
+from inferometer.kernels.embed import Positions, Tokens, TokenTable, embed
+from inferometer.kernels.head_matrix import Matrix
+from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.model.spec import LearnedPositions, ModelSpec
 from inferometer.nn.batch import RaggedBatch
 from inferometer.nn.collective import ALONE, Collective
@@ -15,11 +17,25 @@ from inferometer.nn.linear import Linear
 
 
 class Table(nn.Module):
-    """An embedding table (entries, width); left uninitialised for the loader."""
+    """An embedding table (entries, width); left uninitialised for the loader.
+
+    quant: the table in 8 bits, of which `weight` is then only the shape and the type of activations.
+    """
 
     def __init__(self, entries: int, width: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(entries, width), requires_grad=False)
+        self.quant: QuantWeight | None = None
+
+    @property
+    def matrix(self) -> Matrix:
+        """What is held."""
+        return self.weight if self.quant is None else self.quant
+
+    @property
+    def held(self) -> TokenTable:
+        """As the launch that looks tokens up takes it."""
+        return TokenTable(self.matrix, self.weight.dtype)
 
     def forward(self, ids: Tensor) -> Tensor:
         """int64 (tokens,) -> (tokens, width)."""
@@ -53,15 +69,15 @@ class Embedding(nn.Module):
             if self.projection is None and batch.token_types is None:
                 kind = None if self.token_type is None else self.token_type.weight[0]
                 norm = None if self.norm is None else self.norm.weights
-                return embed(batch.tokens, self.token.weight, positions, kind, norm, entries)
-            x = embed(batch.tokens, self.token.weight, entries=entries)
+                return embed(batch.tokens, self.token.held, positions, kind, norm, entries)
+            x = embed(batch.tokens, self.token.held, entries=entries)
         else:
             tokens = Tokens(batch.token_ids, batch.newest, self.held)
             if self.projection is None and self.token_type is None:
                 # Rank 0 alone adds positions, in the launch that looks tokens up: every number is then a sum of at most two.
-                x = ranks.all_reduce(embed(tokens, self.token.weight, None if ranks.rank else positions, entries=entries))
+                x = ranks.all_reduce(embed(tokens, self.token.held, None if ranks.rank else positions, entries=entries))
                 return x if self.norm is None else self.norm(x)
-            x = ranks.all_reduce(embed(tokens, self.token.weight, entries=entries))
+            x = ranks.all_reduce(embed(tokens, self.token.held, entries=entries))
         if self.projection is not None:
             x = self.projection(x)
         if self.position is not None:

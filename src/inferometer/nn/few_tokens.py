@@ -108,9 +108,12 @@ class FewTokens:
             get_args(Activation).index(spec.activation), spec.norm_epsilon, self._hold(table), ctypes.addressof(self._layers),
             _Norm() if final is None else self._norm(final), final is not None,
         )  # fmt: skip
-        table = model.embedding.token.weight
-        head = table if model.head is None else model.head.matrix(table)
-        self._head = _Linear(self._hold(head.detach()), None, *head.shape, head.shape[1], 0)
+        tokens = model.embedding.token.matrix
+        head = tokens if model.head is None else model.head.matrix(tokens)
+        if isinstance(head, QuantWeight):
+            self._head = self._few_bits(head, None)
+        else:
+            self._head = _Linear(self._hold(head.detach()), None, *head.shape, head.shape[1], 0)
 
     @classmethod
     def of(cls, model: Transformer) -> FewTokens | None:

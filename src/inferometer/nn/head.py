@@ -9,17 +9,20 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from inferometer.kernels.head_choice import choose_best
+from inferometer.kernels.head_matrix import Matrix, head_launch_for, head_product
 from inferometer.kernels.log_softmax import log_softmax
 from inferometer.kernels.norm import NormWeights
+from inferometer.kernels.quant_weight import QuantWeight
+from inferometer.kernels.quant_widened import widened
 from inferometer.kernels.rank_peaks import choose_among, product_peaks, row_peaks
-from inferometer.kernels.skinny import skinny_triton
-from inferometer.kernels.skinny_choice import Launches, launch_for
-from inferometer.kernels.skinny_launch import Tiling
+from inferometer.kernels.skinny_choice import Launches
+from inferometer.kernels.skinny_launch import MOST_ROWS, Tiling
 from inferometer.kernels.token_choice import LOWEST, choose
 from inferometer.kernels.token_rows import Places
 from inferometer.model.spec import ModelSpec
 from inferometer.nn.collective import ALONE, Collective
 from inferometer.nn.few_tokens import FewTokens
+from inferometer.nn.formats.product import multiply
 from inferometer.nn.invariant import Product
 from inferometer.nn.linear import Linear
 
@@ -30,6 +33,7 @@ UNIT: Final = 64
 class Head(nn.Module):
     """From hidden states to logits; the matrix is the embedding's where tied.
 
+    quant: a matrix of its own in 8 bits, of which `weight` is then only the shape.
     spec: of this rank's part. held: the tokens whose rows the matrix has, before those that pad it; None for all. vocabulary: tokens of all
     ranks; None for those of the spec.
     """
@@ -38,6 +42,7 @@ class Head(nn.Module):
         super().__init__()
         self.projection = Linear(spec.hidden, spec.embedding, bias=False) if spec.embedding != spec.hidden else None
         self.weight = None if spec.tied_head else nn.Parameter(torch.empty(spec.vocabulary, spec.embedding), requires_grad=False)
+        self.quant: QuantWeight | None = None
         self.held = range(spec.vocabulary) if held is None else held
         self.vocabulary = spec.vocabulary if vocabulary is None else vocabulary
         self.launches: Launches = {}
@@ -49,7 +54,7 @@ class Head(nn.Module):
     def forward(
         self,
         hidden: Tensor,
-        token_table: Tensor,
+        token_table: Matrix,
         out: Tensor | None = None,
         few: FewTokens | None = None,
         norm: NormWeights | None = None,
@@ -58,14 +63,14 @@ class Head(nn.Module):
         """(rows, hidden) -> (rows, vocabulary), in `out` if that is given, which is for GPUs. norm: by which rows are normed first."""
         if ranks.size == 1:
             return self._logits(hidden, token_table, out, few, norm)
-        share = (self.weight if self.weight is not None else token_table).shape[0]
+        share = self._whole(token_table).shape[0]
         own = self._share_of_logits(hidden, token_table, share, few, norm)
         return ranks.gather(own, out)[:, : self.vocabulary]
 
     def choose(
         self,
         hidden: Tensor,
-        token_table: Tensor,
+        token_table: Matrix,
         places: Places,
         room: Tensor | None,
         norm: NormWeights | None = None,
@@ -81,12 +86,12 @@ class Head(nn.Module):
             return
         (states, norm), weight = self._states(hidden, norm), self.matrix(token_table)
         launch = self._launch(states, weight)
-        if launch is None:
+        if launch is None or len(states) > MOST_ROWS:
             choose(self._product(states, norm, weight, room), places)
         else:
             choose_best(states, weight, places, launch, norm)
 
-    def log_probabilities(self, hidden: Tensor, targets: Tensor, token_table: Tensor, few: FewTokens | None, ranks: Collective) -> Tensor:
+    def log_probabilities(self, hidden: Tensor, targets: Tensor, token_table: Matrix, few: FewTokens | None, ranks: Collective) -> Tensor:
         """float32 (rows,): log-probability of int64 `targets` (rows,) after each hidden state (rows, hidden)."""
         logits = self._logits(hidden, token_table, None, few, None).float()
         if ranks.size == 1:
@@ -105,18 +110,23 @@ class Head(nn.Module):
         mass = (sums.contiguous().view(torch.float32) * (bests - highest.clamp(min=LOWEST)[:, None]).exp()).sum(1)
         return scores.contiguous().view(torch.float32).sum(1) - highest - mass.log()
 
-    def matrix(self, token_table: Tensor) -> Tensor:
+    def matrix(self, token_table: Matrix) -> Matrix:
         """The rows of tokens, (tokens, embedding)."""
-        return (token_table if self.weight is None else self.weight)[: len(self.held)]
+        whole = self._whole(token_table)
+        return whole[: len(self.held)] if isinstance(whole, Tensor) else whole.rows(0, len(self.held))
 
-    def _logits(self, hidden: Tensor, token_table: Tensor, out: Tensor | None, few: FewTokens | None, norm: NormWeights | None) -> Tensor:
+    def _whole(self, token_table: Matrix) -> Matrix:
+        """With the rows that pad it."""
+        return self.quant or (token_table if self.weight is None else self.weight)
+
+    def _logits(self, hidden: Tensor, token_table: Matrix, out: Tensor | None, few: FewTokens | None, norm: NormWeights | None) -> Tensor:
         """Logits of the tokens that are held."""
         states, norm = self._states(hidden, norm)
         if few is not None and few.projects(states):
             return few.project(states if norm is None else norm.of(states))
         return self._product(states, norm, self.matrix(token_table), out)
 
-    def _share_of_logits(self, hidden: Tensor, token_table: Tensor, share: int, few: FewTokens | None, norm: NormWeights | None) -> Tensor:
+    def _share_of_logits(self, hidden: Tensor, token_table: Matrix, share: int, few: FewTokens | None, norm: NormWeights | None) -> Tensor:
         """Logits of the tokens that are held, and behind them what stands for none: (rows, share)."""
         held = len(self.held)
         if hidden.is_cuda and held:
@@ -126,11 +136,11 @@ class Head(nn.Module):
         own = self._logits(hidden, token_table, None, few, norm)
         return own if held == share else functional.pad(own, (0, share - held))
 
-    def _peaks(self, hidden: Tensor, token_table: Tensor, few: FewTokens | None, norm: NormWeights | None) -> Tensor:
+    def _peaks(self, hidden: Tensor, token_table: Matrix, few: FewTokens | None, norm: NormWeights | None) -> Tensor:
         """As `row_peaks` of the logits of the tokens that are held."""
         (states, norm), weight, first = self._states(hidden, norm), self.matrix(token_table), self.held.start
         launch = self._launch(states, weight)
-        if launch is not None:
+        if launch is not None and len(states) <= MOST_ROWS:
             return product_peaks(states, weight, first, launch, norm)
         if few is not None and few.projects(states):
             return row_peaks(few.project(states if norm is None else norm.of(states)), first)
@@ -145,25 +155,25 @@ class Head(nn.Module):
             found = self.projection(hidden if norm is None else norm.of(hidden))
         return found, None
 
-    def _launch(self, states: Tensor, weight: Tensor) -> Tiling | None:
-        return launch_for(states, weight, self.launches) if self.product is None and len(weight) else None
+    def _launch(self, states: Tensor, weight: Matrix) -> Tiling | None:
+        return head_launch_for(states, weight, self.launches) if self.product is None and weight.shape[0] else None
 
-    def _product(self, states: Tensor, norm: NormWeights | None, weight: Tensor, out: Tensor | None) -> Tensor:
-        launch = self._launch(states, weight)
-        if norm is not None and (launch is None or not launch.whole):
-            states, norm = norm.of(states), None
-        if not len(weight):  # a rank that has padding alone
+    def _product(self, states: Tensor, norm: NormWeights | None, weight: Matrix, out: Tensor | None) -> Tensor:
+        if not weight.shape[0]:  # a rank that has padding alone
             return states.new_empty(states.shape[0], 0)
+        launch = self._launch(states, weight)
+        if launch is not None:
+            return head_product(states, weight, launch, norm, out)
+        if norm is not None:
+            states = norm.of(states)
         if self.product is not None:
             logits = self.product(states)
             return logits if out is None else out.copy_(logits)
-        if launch is not None:
-            return skinny_triton(states, weight, norm=norm, launch=launch, out=out)
         if out is None:
             if not states.is_cuda:
-                return functional.linear(states, weight)
+                return functional.linear(states, weight) if isinstance(weight, Tensor) else multiply(states, weight, None)
             out = padded_rows(states, weight.shape[0])
-        return product_in_units(states, weight, out)
+        return product_in_units(states, weight if isinstance(weight, Tensor) else widened(weight, states.dtype), out)
 
 
 def product_in_units(states: Tensor, weight: Tensor, out: Tensor) -> Tensor:

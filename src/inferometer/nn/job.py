@@ -94,8 +94,9 @@ def _part(
             first = last
     assert filled + cut.padding == target.shape[0], f"the pieces of {parameter} fill {filled} of {target.shape[0]} rows"
     if cut.padding:
-        assert isinstance(target, Tensor)
-        target[filled:].zero_()
+        behind = _rows(target, filled, filled + cut.padding)
+        for tensor in behind.tensors if isinstance(behind, QuantWeight) else (behind,):
+            tensor.zero_()
 
 
 def _rows(target: Tensor | QuantWeight, start: int, stop: int) -> Tensor | QuantWeight:

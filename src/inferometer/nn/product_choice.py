@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from inferometer.kernels.cancelling import cancelling
+from inferometer.kernels.head_matrix import Matrix
 from inferometer.kernels.invariant_linear import Form, agreeing_forms
 from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.nn.invariant import BlockProduct, KernelProduct, Multiply, Product, WidenedProduct, agreeing_sizes
@@ -30,6 +31,12 @@ class ProductChoice:
         self._device, self._dtype = device, dtype
         self._forms: dict[Shape, tuple[Form, ...]] = {}
         self._sizes: dict[Shape, tuple[int, ...]] = {}
+
+    def product_with(self, matrix: Matrix) -> Product:
+        """The product with a head's matrix."""
+        if isinstance(matrix, Tensor):
+            return self.product(matrix)
+        return self.product(torch.empty(matrix.shape, dtype=self._dtype, device="meta"), quant=matrix)
 
     @torch.inference_mode()
     def product(

@@ -19,7 +19,7 @@ from inferometer.nn.attention import sweep_context
 from inferometer.nn.batch import RaggedBatch
 from inferometer.nn.cache import PagedCache
 from inferometer.nn.collective import ALONE, Collective
-from inferometer.nn.embedding import Embedding
+from inferometer.nn.embedding import Embedding, Table
 from inferometer.nn.few_tokens import FewTokens
 from inferometer.nn.flat_layer import FlatLayer
 from inferometer.nn.formats.layout import Layouts
@@ -33,6 +33,9 @@ from inferometer.nn.rotary import RotaryEmbedding
 from inferometer.nn.segments import attention_kernels
 from inferometer.nn.stream import Stream
 from inferometer.nn.upload import upload
+
+HOLDERS = (Linear, Table, Head)
+"""Modules whose weight may be in few bits."""
 
 
 class Transformer(nn.Module):
@@ -85,13 +88,14 @@ class Transformer(nn.Module):
         self.eval()
 
     def _allocate(self, device: torch.device, layer_memory: LayerMemory | None) -> None:
-        """Takes the memory of all parameters. Raises KeyError for the name of a matrix that is none of a linear map."""
+        """Takes the memory of all parameters. Raises KeyError for the name of a matrix that is none of the model's."""
         shapes = {parameter.name: parameter.shape for parameter in parameters(self.spec)} if self.layouts else {}
         for name, layout in self.layouts.items():
-            linear = self.get_submodule(name.removesuffix(".weight"))
-            assert isinstance(linear, Linear)
-            outputs, inputs = linear.weight.shape
-            linear.quant = layout.part(shapes[name][1], inputs).empty(outputs, inputs, "meta")
+            module = self.get_submodule(name.removesuffix(".weight"))
+            assert isinstance(module, HOLDERS)
+            assert module.weight is not None
+            outputs, inputs = module.weight.shape
+            module.quant = layout.part(shapes[name][1], inputs).empty(outputs, inputs, "meta")
         flat = [FlatLayer.of(layer) for layer in self.layers]
         memory: Sequence[Tensor | None] = [None] * len(flat)
         if layer_memory is not None:
@@ -108,7 +112,7 @@ class Transformer(nn.Module):
     @property
     def quantised(self) -> dict[str, QuantWeight]:
         """The matrices in few bits, by the names of their parameters."""
-        maps = ((name, module) for name, module in self.named_modules() if isinstance(module, Linear))
+        maps = ((name, module) for name, module in self.named_modules() if isinstance(module, HOLDERS))
         return {f"{name}.weight": module.quant for name, module in maps if module.quant is not None}
 
     @property
@@ -126,7 +130,7 @@ class Transformer(nn.Module):
     @property
     def device(self) -> torch.device:
         """Where inputs are expected."""
-        return self.embedding.token.weight.device
+        return self.embedding.token.matrix.device
 
     @property
     def resident(self) -> bool:
@@ -155,8 +159,8 @@ class Transformer(nn.Module):
             if isinstance(module, Linear):
                 module.product = choice.product(module.weight, module.bias, module.packed, module.quant)
             elif isinstance(module, Head):
-                matrix = module.matrix(self.embedding.token.weight)
-                module.product = choice.product(matrix) if len(matrix) else None
+                matrix = module.matrix(self.embedding.token.matrix)
+                module.product = choice.product_with(matrix) if matrix.shape[0] else None
                 module.choosing_in_whole_rows = True
 
     def forward(self, batch: RaggedBatch, cache: PagedCache | None = None, logits: Literal["last", "all"] = "last") -> Tensor:
@@ -201,12 +205,12 @@ class Transformer(nn.Module):
         """
         if self.head is None:
             raise ValueError("an encoder has no logits")
-        found: Tensor = self.head(hidden, self.embedding.token.weight, out, self.few_tokens, norm, self.collective)
+        found: Tensor = self.head(hidden, self.embedding.token.matrix, out, self.few_tokens, norm, self.collective)
         return found
 
     def logits_room(self, rows: int) -> Tensor:
         """Uninitialised (rows, vocabulary) that logits can be put into."""
-        return padded_rows(self.embedding.token.weight, self.spec.vocabulary, rows)
+        return padded_rows(torch.empty(rows, 0, dtype=self.dtype, device=self.device), self.spec.vocabulary)
 
     def choose(self, hidden: Tensor, places: Places, room: Tensor | None = None, norm: NormWeights | None = None) -> None:
         """The best token after each hidden state (rows, hidden) and its log-probability. Raises ValueError for an encoder.
@@ -215,7 +219,7 @@ class Transformer(nn.Module):
         """
         if self.head is None:
             raise ValueError("an encoder has no logits")
-        self.head.choose(hidden, self.embedding.token.weight, places, room, norm, self.few_tokens, self.collective)
+        self.head.choose(hidden, self.embedding.token.matrix, places, room, norm, self.few_tokens, self.collective)
 
     def log_probabilities(self, hidden: Tensor, targets: Tensor, *, chunk: int = 256) -> Tensor:
         """float32 (rows,): log-probability of int64 `targets` (rows,) after each hidden state.
@@ -227,7 +231,7 @@ class Transformer(nn.Module):
             raise ValueError("an encoder has no logits")
         parts = []
         for states, wanted in zip(torch.split(hidden, chunk), torch.split(targets, chunk), strict=True):
-            found = self.head.log_probabilities(states, wanted, self.embedding.token.weight, self.few_tokens, self.collective)
+            found = self.head.log_probabilities(states, wanted, self.embedding.token.matrix, self.few_tokens, self.collective)
             parts.append(found)
         return torch.cat(parts)
 
@@ -241,8 +245,8 @@ class Transformer(nn.Module):
 
 def _materialise(module: nn.Module, device: torch.device) -> None:
     """Gives a module's own weights memory."""
-    quant = module.quant if isinstance(module, Linear) else None
-    if isinstance(module, Linear) and quant is not None:
+    quant = module.quant if isinstance(module, HOLDERS) else None
+    if isinstance(module, HOLDERS) and quant is not None:
         module.quant = quant.empty_on(device)
     for name, parameter in module.named_parameters(recurse=False):
         if not (name == "weight" and quant is not None):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from inferometer.errors import UserError
-from inferometer.model.formats import NARROW_KV_DTYPES, QUANTIZED_FORMATS
+from inferometer.model.formats import KEPT_HEAD, NARROW_KV_DTYPES, QUANTIZED_FORMATS
 from inferometer.server.settings import ServerSettings, flag
 
 NO_VARIABLE = frozenset({"hostname", "seed", "device", "disk"})
@@ -78,7 +78,12 @@ FLAGS: Sequence[Flag] = (
     Flag("revision", "branch, tag or commit of a model of the Hub", metavar="REVISION"),
     Flag("sharded", "whether to spread the model over several devices: all GPUs, or --num-shard", _boolean, "true|false"),
     Flag("num_shard", "devices to spread the model over, each in a process of its own (default: 1)", _whole, "N"),
-    Flag("quantize", f"format of the layers' matrices: {', '.join(QUANTIZED_FORMATS)}; bitsandbytes means int8", metavar="FORMAT"),
+    Flag(
+        "quantize",
+        f"of the layers' matrices, with a head in int8: {', '.join(QUANTIZED_FORMATS)}; with {KEPT_HEAD} behind it the head stays; "
+        "bitsandbytes means int8",
+        metavar="FORMAT",
+    ),
     Flag("trust_remote_code", "accepted; no code of a model is ever run", None),
     Flag("max_concurrent_requests", "most requests in flight; one more is refused at once with 429 (default: 128)", _whole, "N"),
     Flag("max_best_of", "largest best_of of a request (default: 2)", _whole, "N"),

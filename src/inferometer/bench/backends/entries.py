@@ -6,7 +6,7 @@ from typing import Final
 
 from inferometer.bench.backends.entry import BackendEntry
 from inferometer.bench.backends.requirement import Requirement
-from inferometer.model.formats import NARROW_KV_DTYPES, ROUNDED_FORMATS
+from inferometer.model.formats import KEPT_HEAD_FORMATS, NARROW_KV_DTYPES, ROUNDED_FORMATS
 from inferometer.schedule.admission import ADMISSIONS
 
 _TORCH: Final = Requirement(module="torch", install="inferometer[run]")
@@ -20,7 +20,7 @@ NATIVE: Final = BackendEntry(
     opener="inferometer.bench.backends.native:open_backend",
     stack="native",
     requirements=(_TORCH,),
-    quantize=(*ROUNDED_FORMATS, "bitsandbytes"),
+    quantize=(*ROUNDED_FORMATS, *KEPT_HEAD_FORMATS, "bitsandbytes"),
     priced_as={"bitsandbytes": "int8"},  # which is what the engine makes of that name
     kv_dtypes=NARROW_KV_DTYPES,
     admissions=ADMISSIONS,

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from inferometer.bench.backends.requirement import Requirement, versions
-from inferometer.model.formats import COMPUTE_DTYPES, DTYPE_ALIASES, QUANTIZE_ALIASES
+from inferometer.model.formats import COMPUTE_DTYPES, DTYPE_ALIASES, KEPT_HEAD, full_name
 
 if TYPE_CHECKING:
     from inferometer.bench.backends.backend import Backend
@@ -104,8 +104,9 @@ class BackendEntry:
             return f"--kv-dtype {request.kv_dtype} is not run by --backend {self.name}; {instead}"
         if request.decode_only and request.kv_dtype != "auto":
             return "--decode-at fills a cache of the activations' type; leave --kv-dtype out"
-        if request.quantize is not None and QUANTIZE_ALIASES.get(request.quantize, request.quantize) not in self.quantize:
-            instead = f"use --quantize {' or '.join(self.quantize)}, or none" if self.quantize else "leave one of them out"
+        if request.quantize is not None and full_name(request.quantize) not in self.quantize:
+            named = " or ".join(name for name in self.quantize if not name.endswith(KEPT_HEAD))
+            instead = f"use --quantize {named}, or none" if self.quantize else "leave one of them out"
             return f"--quantize {request.quantize} is not run by --backend {self.name}; {instead}"
         if request.admission is not None and request.admission not in self.admissions:
             return self._without("admission")

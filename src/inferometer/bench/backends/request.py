@@ -9,7 +9,7 @@ from typing import Final, Literal
 from inferometer.bench.backends.registry import entry
 from inferometer.bench.records.case import Case
 from inferometer.errors import UserError
-from inferometer.model.formats import QUANTIZE_ALIASES, kv_format
+from inferometer.model.formats import full_name, kv_format
 from inferometer.model.offload import read_offload
 from inferometer.model.shard import check_shards
 from inferometer.model.spec import ModelSpec
@@ -209,7 +209,7 @@ class BenchRequest:
                     decode_length=None if forward_only else self.decode_length,
                     weights=self.weights,
                     seed=self.seed,
-                    quantize=None if self.quantize is None else QUANTIZE_ALIASES.get(self.quantize, self.quantize),
+                    quantize=None if self.quantize is None else full_name(self.quantize),
                     kv_dtype=None if self.kv_dtype == "auto" else self.kv_dtype,
                     tensor_parallel=self.tensor_parallel,
                     admission=self.admission,

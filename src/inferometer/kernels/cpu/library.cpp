@@ -42,7 +42,26 @@ template <class T> void sweep(const Model& model, const Sweep& s, int64_t number
     });
 }
 
+// out: (rows, outputs).
+template <class T> void project_few_bits(const Linear& map, int64_t rows, const T* x, T* out, const OpenMP& omp) {
+    Shared shared;
+    const int64_t width = prepared_width(map.inputs);
+    const std::unique_ptr<float[]> prepared(new float[rows * width]);
+    float units[MOST_TOKENS];
+    in_parallel(omp, [&](int threads, int id) {
+        Team team(shared, threads, id);
+        team.share(rows, [&](int64_t t, int64_t) { units[t] = prepare(map, x + t * map.inputs, prepared.get() + t * width, width); });
+        team.share(chunks_of(map), [&](int64_t chunk, int64_t) {
+            float y[MOST_TOKENS * WIDEST_CHUNK];
+            const int64_t count = multiply_few_bits<T>(map, chunk, rows, prepared.get(), width, units, y);
+            for (int64_t t = 0; t < rows; t++)
+                for (int64_t i = 0; i < count; i++) narrow(y[t * WIDEST_CHUNK + i], out + t * map.outputs + chunk * chunk_size(map) + i);
+        });
+    });
+}
+
 template <class T> void project(const Linear& map, int64_t rows, const T* x, T* out, const OpenMP& omp) {
+    if (map.kind) return project_few_bits(map, rows, x, out, omp);
     Shared shared;
     const auto put = [&](const float* y, int64_t row_stride, int64_t stride, int64_t chunk, int64_t count) {
         for (int64_t t = 0; t < rows; t++) {

@@ -22,8 +22,9 @@ from inferometer.model.description import ModelDescription
 from inferometer.model.formats import WeightFormat
 from inferometer.model.quantisation import VERSION
 from inferometer.model.spec import ModelSpec
-from inferometer.nn.formats.layout import QuantLayout, layer_matrices
+from inferometer.nn.formats.layout import format_layouts, head_matrix
 from inferometer.nn.formats.rounding import round_into
+from inferometer.nn.formats.stored_part import HEAD_SCALE
 from inferometer.nn.formats.writer import Shapes, write_safetensors
 from inferometer.nn.layouts import outputs_to_checkpoint, rows_of, to_parameter
 from inferometer.nn.names import resolve
@@ -43,10 +44,10 @@ Matrices = Callable[[str], QuantWeight]
 
 def matrices_to_nearest(source: CheckpointSource, spec: ModelSpec, family: Family, form: WeightFormat) -> Matrices:
     """Every matrix rounded to its nearest, as loading the model with this format would."""
-    names, pieces, layout = resolve(spec, source, family), family.pieces(spec), QuantLayout.of(form, _CPU)
+    names, pieces, kinds = resolve(spec, source, family), family.pieces(spec), format_layouts(spec, form, _CPU)
 
     def matrix(parameter: str) -> QuantWeight:
-        parts = pieces[parameter]
+        parts, layout = pieces[parameter], kinds[parameter]
         first = to_parameter(source.read(names[parts[0].tensor], _CPU, torch.float32), parts[0], spec)
         weight = layout.empty(sum(map(rows_of, parts)), first.shape[1], _CPU)
         row = 0
@@ -77,7 +78,7 @@ class QuantisedFolder:
         self._description, self._source, self._spec, self._form = description, source, spec, form
         self._names, self._pieces = resolve(spec, source, family), family.pieces(spec)
         self._dtype = dtype or source.dtype or torch.float32
-        self._layout = QuantLayout.of(form, _CPU)
+        self._layouts, self._head = format_layouts(spec, form, _CPU), head_matrix(spec)
 
     @property
     def tensors(self) -> int:
@@ -138,21 +139,19 @@ class QuantisedFolder:
 
     def _shapes(self) -> Shapes:
         shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
-        narrow = set(layer_matrices(self._spec))
         for parameter, pieces in self._pieces.items():
             for piece in pieces:
-                if parameter not in narrow:
+                if parameter not in self._layouts:
                     shapes[piece.tensor] = (piece.shape, self._dtype)
                     continue
                 outputs, inputs = piece.shape[::-1] if piece.layout == "columns" else piece.shape
-                empty = self._layout.empty(outputs, inputs, "meta")
-                shapes |= {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in _stored(piece, empty)}
+                empty, head = self._layouts[parameter].empty(outputs, inputs, "meta"), parameter == self._head
+                shapes |= {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in _stored(piece, empty, head=head)}
         return shapes
 
     def _all(self, matrices: Matrices, replaced: Mapping[str, Tensor], advance: Callable[[], None]) -> Iterator[tuple[str, Tensor]]:
-        narrow = set(layer_matrices(self._spec))
         for parameter, pieces in self._pieces.items():
-            whole = matrices(parameter) if parameter in narrow else None
+            whole = matrices(parameter) if parameter in self._layouts else None
             row = 0
             for piece in pieces:
                 if parameter in replaced:
@@ -161,7 +160,7 @@ class QuantisedFolder:
                     yield piece.tensor, self._source.read(self._names[piece.tensor], _CPU, self._dtype)
                 else:
                     part = whole.rows(row, row + rows_of(piece))
-                    yield from _stored(piece, outputs_to_checkpoint(part, piece, self._spec))
+                    yield from _stored(piece, outputs_to_checkpoint(part, piece, self._spec), head=parameter == self._head)
                     row += rows_of(piece)
                 advance()
 
@@ -172,10 +171,10 @@ def check_free(folder: Path) -> None:
         raise UserError(f"-o {folder} is there already; name another folder, or remove it")
 
 
-def _stored(piece: Piece, weight: QuantWeight) -> Iterator[tuple[str, Tensor]]:
-    """A matrix (outputs, inputs) of the checkpoint in this package's own format."""
+def _stored(piece: Piece, weight: QuantWeight, *, head: bool) -> Iterator[tuple[str, Tensor]]:
+    """A matrix (outputs, inputs) of the checkpoint in this package's own format. head: one in 8 bits whatever the format."""
     yield piece.tensor, weight.data
-    yield f"{piece.tensor}_scale", weight.scale
+    yield f"{piece.tensor}_{HEAD_SCALE if head else 'scale'}", weight.scale
     if weight.zero is not None:
         yield f"{piece.tensor}_zero", weight.zero
     if weight.kind == "int4":

@@ -34,7 +34,7 @@ class QuantLayout:
 
     @classmethod
     def of(cls, form: WeightFormat, device: torch.device) -> QuantLayout:
-        """What weights are rounded to for a format on a device. Raises ValueError for a format of plain numbers."""
+        """What the layers' matrices are rounded to. Raises ValueError for a format of plain numbers."""
         if form.element == "int4":
             return cls("int4", form.group, zero=form.asymmetric, scale=torch.float16)
         if form.element == "int8":
@@ -71,13 +71,29 @@ Layouts = Mapping[str, QuantLayout]
 """By the parameter's name; what is not named is plain."""
 
 
+HEAD_LAYOUT = QuantLayout("int8")
+"""Of the head's matrix in 8 bits, and so of the tokens' table where the two are one: rows of tokens, activations as they are."""
+
+
 def layouts(spec: ModelSpec, layout: QuantLayout) -> Layouts:
     """Every matrix of every layer in one layout."""
     return dict.fromkeys(layer_matrices(spec), layout)
 
 
+def format_layouts(spec: ModelSpec, form: WeightFormat, device: torch.device) -> Layouts:
+    """What weights are rounded to for a format on a device. Raises ValueError for a format of plain numbers."""
+    found = layouts(spec, QuantLayout.of(form, device))
+    head = head_matrix(spec) if form.head == "int8" else None
+    return found if head is None else {**found, head: HEAD_LAYOUT}
+
+
+def head_matrix(spec: ModelSpec) -> str | None:
+    """The name of the matrix that the head multiplies by; None for an encoder, which has no head."""
+    return None if spec.encoder else "embedding.token.weight" if spec.tied_head else "head.weight"
+
+
 def layer_matrices(spec: ModelSpec) -> tuple[str, ...]:
-    """The names of the matrices that a layer multiplies by. Embeddings, their projections, the pooler and the head are none."""
+    """The names of the matrices that layers multiply by. Embeddings, their projections, the pooler and the head are none."""
     return tuple(p.name for p in parameters(spec) if p.name.startswith("layers.") and len(p.shape) == 2)
 
 

@@ -19,7 +19,7 @@ from inferometer.model.quantisation import Quantisation
 from inferometer.model.shard import WHOLE, Shard
 from inferometer.model.spec import ModelSpec
 from inferometer.nn.formats.cutting import cut_inputs, whole_groups
-from inferometer.nn.formats.layout import FP8_CAPABILITY, Layouts, QuantLayout, layer_matrices
+from inferometer.nn.formats.layout import FP8_CAPABILITY, Layouts, QuantLayout, head_matrix, layer_matrices
 from inferometer.nn.formats.stored_matrices import READERS, SPARE, RawSource, order_of, stored_matrices
 from inferometer.nn.formats.stored_part import StoredPart, group_of
 from inferometer.nn.names import resolve
@@ -48,7 +48,7 @@ class QuantisedSource:
         self._shapes = {name: shape for name, shape in shapes.items() if name not in taken and name not in spare}
         for matrix in self._matrices.values():
             shape = (matrix.outputs, matrix.inputs)
-            self._shapes[matrix.name] = shape[::-1] if transposed else shape
+            self._shapes[matrix.name] = shape[::-1] if self._turned(matrix.name) else shape
         self.quantised = lru_cache(maxsize=1)(self._quantised)
 
     @property
@@ -67,31 +67,32 @@ class QuantisedSource:
         if name not in self._matrices:
             return self._source.read(name, device, dtype)
         matrix = self.quantised(name).dequantised().to(device=device, dtype=dtype)
-        return matrix.t() if self._transposed else matrix
+        return matrix.t() if self._turned(name) else matrix
 
     def read_part(self, name: str, extent: Extent, device: torch.device | str, dtype: torch.dtype) -> Tensor:
         if name not in self._matrices:
             return self._source.read_part(name, extent, device, dtype)
-        outputs, inputs = (range(*bounds) for bounds in (extent[::-1] if self._transposed else extent))
+        outputs, inputs = (range(*bounds) for bounds in (extent[::-1] if self._turned(name) else extent))
         matrix, (layout, order) = self._matrices[name], self.outline(name)
         # Inputs in another order are anywhere: all of them, for these outputs.
         columns = range(matrix.inputs) if order is not None else whole_groups(inputs, layout.group, matrix.inputs)
         part = self.quantised_part(name, outputs, columns, layout.group).dequantised()
         part = part[:, inputs.start - columns.start : inputs.stop - columns.start].to(device=device, dtype=dtype)
-        return part.t() if self._transposed else part
+        return part.t() if self._turned(name) else part
 
     def quantised_part(self, name: str, outputs: range | None, inputs: range | None, group: int | None) -> QuantWeight:
         """Some outputs and inputs of a matrix, on the CPU, as `cut_inputs` has them; None for all. Of one with an order, all inputs."""
         matrix, width = self._matrices[name], None
-        if self._how.element == "int4":
-            width = group_of(matrix, self._how)
+        how = matrix.how(self._how)
+        if how.element == "int4":
+            width = group_of(matrix, how)
         own = range(matrix.outputs) if outputs is None else outputs
         columns = range(matrix.inputs) if inputs is None else whole_groups(inputs, width, matrix.inputs)
         if inputs is not None and width is not None and width >= matrix.inputs:  # one group, whose scale every part of it has
             columns = _by_eights(inputs, matrix.inputs)
-        part = StoredPart(matrix, self._how, _by_eights(own, matrix.outputs), columns)
+        part = StoredPart(matrix, how, _by_eights(own, matrix.outputs), columns)
         tensors = {what: self._source.raw(stored, part.extent(what, self._shape(stored))) for what, stored in part.parts.items()}
-        found = self._guarded(name, lambda: READERS[self._how.method](part.matrix, tensors, self._how))
+        found = self._guarded(name, lambda: READERS[how.method](part.matrix, tensors, how))
         found = found.rows(own.start - part.outputs.start, own.stop - part.outputs.start)
         if inputs is None or inputs == columns:
             return found
@@ -107,15 +108,15 @@ class QuantisedSource:
     def outline(self, name: str) -> tuple[QuantLayout, Tensor | None]:
         """The layout of a matrix that is in few bits, and its order of inputs; its numbers are not read."""
         matrix = self._matrices[name]
-        order = None
-        if self._how.element != "int4":
-            return QuantLayout(self._how.element, activations="int8" if self._how.rounds else "wide"), None
+        order, how = None, matrix.how(self._how)
+        if how.element != "int4":
+            return QuantLayout(how.element, activations="int8" if how.rounds else "wide"), None
         if "order" in matrix.parts:
             groups = self._source.raw(matrix.parts["order"])
-            order = groups if self._how.method == "inferometer" else self._guarded(name, lambda: order_of(matrix, groups, self._how))
-        zero = "zero" in matrix.parts and not (self._how.method == "compressed-tensors" and self._how.symmetric)
+            order = groups if how.method == "inferometer" else self._guarded(name, lambda: order_of(matrix, groups, how))
+        zero = "zero" in matrix.parts and not (how.method == "compressed-tensors" and how.symmetric)
         scale = self._source.raw(matrix.parts["scale"]).dtype
-        return QuantLayout("int4", group_of(matrix, self._how), zero=zero, ordered=order is not None, scale=scale), order
+        return QuantLayout("int4", group_of(matrix, how), zero=zero, ordered=order is not None, scale=scale), order
 
     def where(self, name: str) -> str:
         matrix = self._matrices.get(name)
@@ -128,8 +129,11 @@ class QuantisedSource:
     def _quantised(self, name: str) -> QuantWeight:
         """The matrix on the CPU, its outputs in the checkpoint's order."""
         matrix = self._matrices[name]
-        tensors = {part: self._source.raw(stored) for part, stored in matrix.parts.items()}
-        return self._guarded(name, lambda: READERS[self._how.method](matrix, tensors, self._how))
+        tensors, how = {part: self._source.raw(stored) for part, stored in matrix.parts.items()}, matrix.how(self._how)
+        return self._guarded(name, lambda: READERS[how.method](matrix, tensors, how))
+
+    def _turned(self, name: str) -> bool:
+        return self._transposed and not self._matrices[name].head
 
     def _guarded(self, name: str, read: Callable[[], T]) -> T:
         try:
@@ -153,7 +157,8 @@ def stored_layouts(spec: ModelSpec, source: QuantisedSource, family: Family, dev
     shapes = {parameter.name: parameter.shape for parameter in parameters(spec)}
     names, pieces = resolve(spec, source, family), family.pieces(spec)
     found = {}
-    for parameter in layer_matrices(spec):
+    head = head_matrix(spec)
+    for parameter in (*layer_matrices(spec), *(() if head is None else (head,))):
         stored = [names[piece.tensor] for piece in pieces[parameter]]
         if not all(map(source.holds, stored)):
             continue

@@ -12,7 +12,7 @@ from inferometer.errors import ModelError
 from inferometer.kernels.quant_weight import DATA_DTYPES, Activations, QuantWeight
 from inferometer.model.quantisation import Quantisation
 from inferometer.nn.formats.rounding import packed
-from inferometer.nn.formats.stored_part import StoredMatrix, group_of
+from inferometer.nn.formats.stored_part import HEAD_SCALE, StoredMatrix, group_of
 from inferometer.nn.formats.unpacking import AWQ_ORDER, nibbles_along
 from inferometer.nn.source import CheckpointSource, Extent
 
@@ -44,6 +44,11 @@ def stored_matrices(source: RawSource, how: Quantisation) -> list[StoredMatrix]:
     for name, shape in shapes.items():
         base = name.removesuffix(mark)
         if base == name or (base and not base.endswith(".")):
+            continue
+        if how.method == "inferometer" and (scale := f"{name}_{HEAD_SCALE}") in shapes:
+            if len(shape) != 2:
+                raise ModelError(f"{source.where(name)}: the matrix {name} is of {len(shape)} dimensions; fetch the model again")
+            found.append(StoredMatrix(name, *shape, {"data": name, "scale": scale}, head=True))
             continue
         wanted = _parts(how)
         if mark == "weight" and base + wanted["scale"] not in shapes:

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from inferometer.model.quantisation import Quantisation
 from inferometer.nn.source import Extent
 
+HEAD_SCALE: Final = "row_scale"
+"""What the scales of a head in 8 bits are called behind the matrix's name, in this package's own format."""
+HEAD: Final = Quantisation(method="inferometer", element="int8")
+
 
 @dataclass(frozen=True, slots=True)
 class StoredMatrix:
-    """The tensors of one matrix (outputs, inputs), by what they are: data, scale, zero, order."""
+    """The tensors of one matrix (outputs, inputs), by what they are: data, scale, zero, order.
+
+    head: whether it is one in 8 bits, whatever the checkpoint's format: rows of tokens, which no family keeps as columns.
+    """
 
     name: str
     outputs: int
     inputs: int
     parts: Mapping[str, str]
+    head: bool = False
+
+    def how(self, others: Quantisation) -> Quantisation:
+        """How it is stored, where `others` says so of the layers' matrices."""
+        return HEAD if self.head else others
 
 
 def group_of(matrix: StoredMatrix, how: Quantisation) -> int:
