@@ -60,6 +60,7 @@ def test_a_value_out_of_range_is_named_by_its_flag(name: str, value: str, capsys
         (("--timeout-seconds", "2.5"), "timeout_s", 2.5),
         (("--gpu-memory", "8"), "gpu_memory", 8.0),
         (("--runs", "3"), "runs", 3),
+        (("--tuning-seconds", "0"), "tuning_seconds", 0.0),
         (("--device", "cpu"), "device", "cpu"),
     ],
 )

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inferometer.bench.backends.registry import entry, names
-from inferometer.bench.backends.request import APIS, BenchRequest
+from inferometer.bench.backends.request import APIS, TUNING_SECONDS, BenchRequest
 from inferometer.cli.options import (
     add_admission_options,
     add_model_options,
     add_offload_options,
     add_parallel_options,
     add_sampling_options,
+    add_tuning_option,
     at_least,
     positive_number,
     sampling_params,
@@ -43,6 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--runs", type=at_least(1), default=10, metavar="N", help="measured runs of each batch size (default: 10)")
     group.add_argument("--warmups", type=at_least(0), default=1, metavar="N", help="runs before them (default: 1)")
     group.add_argument("--no-energy", action="store_true", help="do not repeat each phase for two seconds to read its energy")
+    add_tuning_option(group, default=TUNING_SECONDS, meaning="60")
     group.add_argument("--backend", choices=names(), action="append", help="repeatable; several take turns run by run (default: native)")
     group.add_argument("--forward-only", action="store_true", help="one forward with logits at every position instead of generation")
     group.add_argument("--loss", action="store_true", help="with --forward-only: also the mean next-token cross-entropy")
@@ -87,6 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         runs=arguments.runs,
         warmups=arguments.warmups,
         energy=not arguments.no_energy,
+        tuning_seconds=arguments.tuning_seconds,
         backends=tuple(dict.fromkeys(arguments.backend or ("native",))),
         forward_only=arguments.forward_only,
         loss=arguments.loss,

@@ -15,6 +15,7 @@ from inferometer.hardware.detect import Machine, detect
 from inferometer.hardware.device import DeviceSpec, Dtype
 from inferometer.hardware.links import link_kinds
 from inferometer.hardware.telemetry import Telemetry
+from inferometer.model.byte_size import gib
 
 _GIB = 1 << 30
 _SECONDS = 10.0
@@ -122,6 +123,9 @@ def _measured(name: str, calibration: Calibration | None, device: DeviceSpec | N
     for figure, value, unit, share in figures:
         part = "" if share is None else f"  {share:.1f} % of datasheet"
         lines.append(f"      {figure:<10}{value:>10.4g} {unit}{part}")
+    for ranks, times in calibration.sums_s.items():
+        told = ", ".join(f"{seconds * 1e6:.4g} of {gib(nbytes, 0)}" for nbytes, seconds in times.items())
+        lines.append(f"      sums over {ranks}, us: {told}")
     return lines
 
 

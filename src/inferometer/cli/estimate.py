@@ -15,6 +15,7 @@ from inferometer.estimate.answer import MIXED
 from inferometer.estimate.estimate import Estimate, estimate
 from inferometer.estimate.groups import Order
 from inferometer.estimate.layout import PARALLELS
+from inferometer.estimate.memory import is_cpu
 from inferometer.estimate.stack import STACKS
 from inferometer.hardware.catalogue import CPU
 from inferometer.model.byte_size import gib
@@ -124,7 +125,10 @@ def _here() -> str:
 def _title(found: Estimate) -> str:
     asked = found.request
     devices = asked.layout.devices
-    machine = asked.device.name if devices == 1 else f"{devices} x {asked.device.name} over {asked.link.name if asked.link else 'a link'}"
+    machine = asked.device.name
+    if devices > 1:
+        each = "ranks on" if is_cpu(asked.device) else "x"
+        machine = f"{devices} {each} {machine} over {asked.link.name if asked.link else 'a link'}"
     kind = asked.formats.dtype if asked.quantize is None else f"{asked.quantize} weights, {asked.formats.dtype}"
     lengths = f"batch {asked.workload.batch} of {asked.workload.length} tokens"
     end = f", {asked.workload.generated} generated" if asked.workload.generated else ", one forward" + (" with loss" * asked.workload.loss)

@@ -105,6 +105,17 @@ def add_admission_options(parser: argparse.ArgumentParser, *, default: str | Non
     )
 
 
+def add_tuning_option(group: argparse._ArgumentGroup, *, default: float | None, meaning: str) -> None:
+    """How long a model's launches may be measured before a case of the native backend."""
+    group.add_argument(
+        "--tuning-seconds",
+        type=number_of_seconds,
+        default=default,
+        metavar="S",
+        help=f"most time to measure the native backend's launches for a number of rows, on a GPU; 0: none (default: {meaning})",
+    )
+
+
 def sampling_params(arguments: argparse.Namespace, **more: Any) -> SamplingParams:
     """SamplingParams of what was given. Raises UserError that names the flag where a value is out of range."""
     names = ("temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "frequency_penalty", "presence_penalty")
@@ -150,6 +161,17 @@ def positive_number(text: str) -> float:
         value = math.nan
     if not (math.isfinite(value) and value > 0):
         raise argparse.ArgumentTypeError(f"must be a number above 0, not {text!r}")
+    return value
+
+
+def number_of_seconds(text: str) -> float:
+    """An argparse type: a finite number that is not below 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value >= 0):
+        raise argparse.ArgumentTypeError(f"must be a number of seconds, not {text!r}")
     return value
 
 

@@ -70,6 +70,7 @@ def _overrides(arguments: argparse.Namespace) -> Settings:
         "gpu_memory": arguments.gpu_memory,
         "timeout_s": arguments.timeout_seconds,
         "energy": False if arguments.no_energy else None,
+        "tuning_seconds": arguments.tuning_seconds,
     }
     return {name: value for name, value in given.items() if value is not None}
 

@@ -129,7 +129,7 @@ def deployment(request: Request) -> Deployment:
         stack=request.stack,
         layout=request.layout,
         formats=request.formats,
-        limits=limits(request.device, request.calibration, request.link),
+        limits=limits(request.device, request.calibration, request.link, sharing=request.layout.devices if is_cpu(request.device) else 1),
         power=power(request.device),
     )
 

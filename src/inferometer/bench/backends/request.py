@@ -16,6 +16,9 @@ from inferometer.model.spec import ModelSpec
 from inferometer.schedule.admission import Admission
 from inferometer.schedule.admission import admission as admission_of
 
+TUNING_SECONDS: Final = 60.0
+"""After which no launch of a model's kernels is measured any more for a case, where none is on file."""
+
 Api = Literal["tgi", "openai"]
 APIS: Final[tuple[Api, ...]] = ("tgi", "openai")
 """What a server may speak."""
@@ -37,6 +40,7 @@ class BenchRequest:
     runs: int = 10
     warmups: int = 1
     energy: bool = True
+    tuning_seconds: float = TUNING_SECONDS
     backends: tuple[str, ...] = ("native",)
     forward_only: bool = False
     loss: bool = False
@@ -87,6 +91,8 @@ class BenchRequest:
         ):
             if value < least:
                 raise UserError(f"{flag} must be at least {least}, not {value}")
+        if not 0 <= self.tuning_seconds < inf:
+            raise UserError(f"--tuning-seconds must be a number of seconds, 0 for none, not {self.tuning_seconds:g}")
         if not self.backends:
             raise UserError("--backend names no stack; use --backend native")
         if self.contexts and not self.decode_only:

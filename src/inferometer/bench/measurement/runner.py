@@ -254,7 +254,7 @@ class Runner:
             energy=column.energy.result,
             unsteady=column.unsteady,
             launches=getattr(column.backend, "launches", None) if case.decode_length is not None else None,
-            link=_link(column),
+            more={"first_tokens": column.first_tokens, **_link(column)},
         )
 
     def _unopened_record(self, case: Case, started: datetime) -> Record:
@@ -275,7 +275,7 @@ class Runner:
         energy: Mapping[str, Any] | None = None,
         unsteady: int = 0,
         launches: Mapping[str, int] | None = None,
-        link: Mapping[str, Any] | None = None,
+        more: Mapping[str, Any] | None = None,
     ) -> Record:
         times = times or {}
         expected = self._outlook_of(case)
@@ -304,7 +304,7 @@ class Runner:
             predicted=expected.predicted,
             environment=self._environment,
             checked=checked,
-            **(link or {}),
+            **(more or {}),
             **times,
         )
 
