@@ -54,8 +54,8 @@ def measure_link(size: int = GIB, repeats: int = 5) -> LinkRates:
 def grow_host_memory(wanted: int, step: int = 2 * GIB, spare: int = 8 * GIB, patience_s: float = 20) -> None:
     """Takes memory step by step and lets it go, until `wanted` bytes are free or the machine has no more.
 
-    A virtual machine may show a part of what it can have, and be given more as that is taken: the check that a model's weights fit into
-    the host's memory would refuse one for which there is room.
+    A virtual machine may show a part of what it can have, and be given more as that is taken: without a limit of
+    host memory a model is refused that would have room in the end, and with one loading waits layer by layer.
     """
     from inferometer.hardware.host_memory import free_host_bytes
 
