@@ -20,6 +20,8 @@ from inferometer.nn.gloo_collective import GlooCollective
 HIDDEN = 4096
 DTYPE = torch.bfloat16
 KIB, MIB = 1 << 10, 1 << 20
+SMALL = (8 * KIB, 64 * KIB, 256 * KIB, 1 * MIB)
+LARGE = (16 * MIB, 64 * MIB)
 CALLS = 50
 """In a graph of small sums."""
 

@@ -27,7 +27,7 @@ def printed(words: str) -> str:
     """What the command prints, run at the repository's root, without blanks at the ends of lines; raises ValueError if it fails."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        code = inferometer(shlex.split(words, comments=True))
+        code = inferometer(shlex.split(words.replace("\\\n", " "), comments=True))
     if code:
         raise ValueError(f"inferometer {words} ended with {code}")
     return "\n".join(line.rstrip() for line in out.getvalue().rstrip().split("\n"))

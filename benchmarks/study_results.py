@@ -4,7 +4,8 @@ python benchmarks/study_results.py            writes README.md
 python benchmarks/study_results.py --check    exits 1 if README.md is stale
 python benchmarks/study_results.py --add DIR [DIR ...]
                                               keeps folders of `inferometer study run` as results/NAME, compact, and writes README.md;
-                                              folders of one study, as of machines that shared it, are put together
+                                              folders of one study, as of machines that shared it, are put together, in any order:
+                                              of a question the newest answer stays; `--add results/* DIR` goes on with what is there
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from inferometer.bench.records.compact import compacted
 from inferometer.bench.records.record import Record
-from inferometer.bench.study.folder import RECORDS, STUDY, latest, read_folder
+from inferometer.bench.study.folder import RECORDS, STUDY, Key, key_of, latest, read_folder
 from inferometer.bench.study.study import Study
 from inferometer.errors import UserError
 from inferometer.report.markup.parts import Grid, Heading, Paragraph, Part, joined, written
@@ -43,25 +44,46 @@ def section(folders: Sequence[Path]) -> str:
     order = [*(name for name in TELLING if name in found), *(name for name in found if name not in TELLING)]
     if not order:
         return "No study's records lie under `results/` yet."
-    shows = [f"`inferometer study show {RESULTS.name}/{name}`" for name in order]
-    more = f"Every table of a study, with what stands beside it: {joined(shows)}."
+    shows = [f"`inferometer study show {RESULTS.name}/{name}` ({_coverage(*found[name])})" for name in order]
+    more = f"Every table of a study, with what stands beside it, and how many of its cases have run: {joined(shows)}."
     return "\n\n".join([*(_study(*found[name]) for name in order[:STUDIES]), more])
 
 
 def add(folders: Sequence[Path]) -> list[Path]:
-    """Keeps the study and the last record of each of its questions, that of a later folder before an earlier one's; returns where."""
-    found: dict[Path, tuple[str, list[Record]]] = {}
+    """Keeps, of each question, what was measured last, and the study of the folder that was written to last; returns where.
+
+    What was skipped says what one machine lacked, so it stays only where its column ran on none.
+    """
+    found: dict[Path, list[tuple[str, list[Record]]]] = {}
     for folder in folders:
         file, records = read_folder(folder)
-        target = RESULTS / file.study().name
-        _, earlier = found.get(target, ("", []))
-        found[target] = ((folder / STUDY).read_text("utf-8"), earlier + records)
-    for target, (study, records) in found.items():
+        found.setdefault(RESULTS / file.study().name, []).append(((folder / STUDY).read_text("utf-8"), records))
+    for target, runs in found.items():
+        study, _ = max(runs, key=lambda run: max(record.started_at for record in run[1]))
         target.mkdir(parents=True, exist_ok=True)
         (target / STUDY).write_text(study, "utf-8")
-        lines = (json.dumps(line, allow_nan=False, separators=(",", ":")) for line in compacted(list(latest(records).values())))
+        kept = _kept([record for _, records in runs for record in latest(records).values()])
+        lines = (json.dumps(line, allow_nan=False, separators=(",", ":")) for line in compacted(kept))
         (target / RECORDS).write_text("".join(f"{line}\n" for line in lines), "utf-8")
     return list(found)
+
+
+def _kept(records: Sequence[Record]) -> list[Record]:
+    """One record of each question: the newest that is of a run, else the newest; in the order in which questions were first answered."""
+    ran = {_column(record) for record in records if record.status != "skipped"}
+    found: dict[Key, Record] = {}
+    for record in records:
+        if record.status == "skipped" and _column(record) in ran:
+            continue
+        before = found.setdefault(key_of(record), record)
+        if (record.status != "skipped", record.started_at) > (before.status != "skipped", before.started_at):
+            found[key_of(record)] = record
+    return list(found.values())
+
+
+def _column(record: Record) -> tuple[object, ...]:
+    """What a machine can run, or cannot."""
+    return (record.part, record.column, record.tensor_parallel)
 
 
 def _read(folder: Path) -> tuple[Study, list[Record]]:
@@ -93,6 +115,13 @@ def _titled(parts: Sequence[Part]) -> list[tuple[str, list[Part]]]:
         elif found:
             found[-1][1].append(part)
     return [(title, each) for title, each in found if each and isinstance(each[0], Grid)]
+
+
+def _coverage(study: Study, records: Sequence[Record]) -> str:
+    """Of the cases that a study asks for, how many ran, whatever became of them."""
+    parts = {part.name for part in study.parts}
+    ran = sum(record.status != "skipped" and record.part in parts for record in records)
+    return f"{ran} of {sum(cell.excluded is None for cell in study.cells())}"
 
 
 def _about(study: Study, records: Sequence[Record]) -> str:

@@ -26,7 +26,7 @@ class Target:
     records: the file, by its stem, or the study; where: the fields of the record that is meant. figure: its field that is held against
     at_least or at_most, each a number or the name of a field. over: fields of the record of the same file by whose figure it is divided;
     under: that is divided by it. shown, bound, predicted: fields of the record that stand beside it, in `unit`. note: what binds where it
-    is missed, and what was tried. awaited: no file has the records yet; without it a name that no file has is an error.
+    is missed, and what was tried. awaited: there is no such record yet; without it, one that is not there is an error.
     """
 
     part: str
@@ -75,7 +75,11 @@ def read_targets(file: Path) -> list[Target]:
 
 
 def outcomes(targets: list[Target], folders: list[Path]) -> list[Outcome]:
-    """Each beside the record that it names; where several match, the last. Raises ValueError where no file is called so."""
+    """Each beside the record that it names; where several match, the last.
+
+    Raises ValueError where no file is called so, where no record of the file has a field that the target names, and where none is the one
+    that it means and it is not awaited: a slip is no gap.
+    """
     files = {file.stem: _records(file) for folder in folders for file in sorted(folder.glob("*.jsonl"))}
     files |= {file.parent.name: _measured(file) for folder in folders for file in sorted(folder.glob(f"*/{RECORDS}"))}
     for target in targets:
@@ -83,7 +87,19 @@ def outcomes(targets: list[Target], folders: list[Path]) -> list[Outcome]:
             near = difflib.get_close_matches(target.records, files, n=1)
             meant = f"; is it {near[0]}?" if near else "; add them, or say that they are awaited"
             raise ValueError(f"{target.work}: there are no records {target.records}{meant}")
+        if not target.awaited:
+            _check_fields(target, files[target.records])
     return [_outcome(target, files.get(target.records, [])) for target in targets]
+
+
+def _check_fields(target: Target, records: list[Fields]) -> None:
+    fields = {name for record in records for name in record}
+    limit = target.at_most if target.at_least is None else target.at_least
+    named = [*target.where, *(target.over or ()), *(target.under or ()), target.figure, *([limit] if isinstance(limit, str) else ())]
+    for name in (*named, target.shown, target.bound):  # older records have no prediction
+        if name is not None and name not in fields:
+            near = difflib.get_close_matches(name, fields, n=1)
+            raise ValueError(f"{target.work}: no record of {target.records} has a field {name}{f'; is it {near[0]}?' if near else ''}")
 
 
 def page(found: list[Outcome]) -> str:
@@ -127,6 +143,8 @@ def _outcome(target: Target, records: list[Fields]) -> Outcome:
     limit = target.at_most if target.at_least is None else target.at_least
     record = _find(records, target.where)
     if record is None:
+        if not target.awaited:
+            raise ValueError(f"{target.work}: no record of {target.records} is {dict(target.where)}; a slip, or is it awaited?")
         return Outcome(target, None, None, None if isinstance(limit, str) else limit)
     measured = record.get(target.figure)
     reference = target.over or target.under

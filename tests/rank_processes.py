@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -13,6 +13,45 @@ import torch
 from torch import Tensor
 
 from inferometer.kernels.mailbox import Mailbox
+
+MOST = 4
+
+
+class StandingRanks:
+    """Processes that stand by, so that cases of many files pay once for the start of each."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setenv("TRITON_INTERPRET", "1")
+            environment.setenv("OMP_NUM_THREADS", "1")
+            self._manager = context.Manager()
+            self._pool = ProcessPoolExecutor(MOST, mp_context=context)
+            # One that is busy takes no second: all are there when all wait for each other.
+            barrier = self._manager.Barrier(MOST)
+            for arrived in [self._pool.submit(partial(_arrive, barrier)) for _ in range(MOST)]:
+                arrived.result()
+
+    def run(
+        self, work: Callable[..., Any], memory: Sequence[Tensor], opened: Callable[..., Any], arguments: Any, seconds: float
+    ) -> list[Any]:
+        """As `run_sharing`."""
+        barrier = self._manager.Barrier(len(memory))
+        waiting = [self._pool.submit(partial(_rank, work, opened), rank, memory, barrier, arguments) for rank in range(len(memory))]
+        return [each.result(timeout=seconds) for each in waiting]
+
+    def end(self) -> None:
+        """Whatever they do."""
+        for process in list(self._pool._processes.values()):
+            process.kill()
+        self._pool.shutdown()
+        self._manager.shutdown()
+
+
+@cache
+def standing_ranks() -> StandingRanks:
+    """Those of this process."""
+    return StandingRanks()
 
 
 def run_ranks(work: Callable[..., Any], size: int, room: int, programs: int, *arguments: Any) -> list[Any]:
@@ -24,25 +63,27 @@ def run_ranks(work: Callable[..., Any], size: int, room: int, programs: int, *ar
 def run_sharing(
     work: Callable[..., Any], memory: Sequence[Tensor], opened: Callable[..., Any], *arguments: Any, seconds: float
 ) -> list[Any]:
-    """What `work(opened(rank, its memory, all addresses), *arguments)` returns on each rank, each a process.
+    """What `work(opened(rank, its memory, all addresses), *arguments)` returns on each of at most MOST ranks, each a process.
 
-    What has not ended after so many seconds is an error.
+    What has not ended after so many seconds is an error. After an error the processes are others: they may wait for each other for good.
     """
-    context = multiprocessing.get_context("spawn")
-    shared = [each.share_memory_() for each in memory]
-    with pytest.MonkeyPatch.context() as environment, context.Manager() as manager:
-        environment.setenv("TRITON_INTERPRET", "1")
-        environment.setenv("OMP_NUM_THREADS", "1")
-        barrier = manager.Barrier(len(shared))
-        with ProcessPoolExecutor(len(shared), mp_context=context) as pool:
-            waiting = [pool.submit(partial(_rank, work, opened), rank, shared, barrier, arguments) for rank in range(len(shared))]
-            return [each.result(timeout=seconds) for each in waiting]
+    ranks = standing_ranks()
+    try:
+        return ranks.run(work, [each.share_memory_() for each in memory], opened, arguments, seconds)
+    except BaseException:
+        standing_ranks.cache_clear()
+        ranks.end()
+        raise
+
+
+def _arrive(barrier: Any) -> None:
+    torch.set_num_threads(1)
+    barrier.wait(120)
 
 
 def _rank(
     work: Callable[..., Any], opened: Callable[..., Any], rank: int, memory: Sequence[Tensor], barrier: Any, arguments: tuple[Any, ...]
 ) -> Any:
-    torch.set_num_threads(1)
     mine = opened(rank, memory[rank], [each.data_ptr() for each in memory])
     barrier.wait(60)
     return work(mine, *arguments)

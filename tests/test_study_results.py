@@ -9,9 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from report_records import answered
+from report_records import answered, made
 
 from inferometer.bench.records.journal import read_records
+from inferometer.bench.records.record import Record
 from inferometer.bench.study.file import resolved_text
 from inferometer.bench.study.library import find_study
 from inferometer.cli.main import main
@@ -65,7 +66,7 @@ def test_a_run_is_kept_shown_and_read_again(copy: Path, capsys: pytest.CaptureFi
     assert (before, after) == around((ROOT / "README.md").read_text())[::2]
     # The two that users compare by, the first one first; the rest is named.
     stacks, sizes = shown.index("### Backends over batch sizes"), shown.index("### Latency of GPT-3's sizes")
-    assert stacks < sizes < shown.index("`inferometer study show results/estimate-vs-measured`")
+    assert stacks < sizes < shown.index("`inferometer study show results/estimate-vs-measured` (6 of 6)")
     assert shown.count("\n### ") == 2
     assert "#### Throughput (tokens/sec | msec/token)\n\n| batch_size | HF (fp32)" in shown
     assert "#### Time per token (ms), batch_size=1: stacks beside each other\n\n| Model Name     | native | hf" in shown
@@ -85,6 +86,36 @@ def test_folders_that_shared_a_study_are_one(copy: Path) -> None:
     kept = copy / "results" / "backend-sweep" / "records.jsonl"
     # The first line was measured again, by the second folder.
     assert read_records(kept) == read_records(whole / "records.jsonl")[1:]
+
+
+def without(record: Record, started_at: str) -> Record:
+    """The same case where its stack is not installed."""
+    asked = {name: getattr(record, name) for name in ("study", "part", "column", "case_id", "model", "batch_size")}
+    return made(**asked, status="skipped", evidence="it needs a package", started_at=started_at)
+
+
+@pytest.mark.parametrize("order", [("old", "new"), ("new", "old")])
+def test_the_newest_answer_to_a_question_stays(copy: Path, order: tuple[str, str]) -> None:
+    """Whatever order the folders come in, and a measurement before the word that somewhere else it could not be made."""
+    whole = ran(copy / "whole", "backend-sweep")
+    one, two, three, *_ = read_records(whole / "records.jsonl")[1:]
+    given = {
+        "old": [replace(one, started_at="2025-01-01"), two],
+        "new": [replace(one, started_at="2027-01-01"), without(two, "2027-01-01"), without(three, "2025-01-01")],
+    }
+    for name, records in given.items():
+        (copy / name).mkdir()
+        (copy / name / "study.toml").write_bytes((whole / "study.toml").read_bytes())
+        (copy / name / "records.jsonl").write_text("".join(json.dumps(each.to_json()) + "\n" for each in records))
+    assert run("--add", *(str(copy / name) for name in order), root=copy).returncode == 0
+    kept = read_records(copy / "results" / "backend-sweep" / "records.jsonl")
+    known = {each.column: (each.status, each.started_at[:4]) for each in kept}
+    assert known == {one.column: ("ok", "2027"), two.column: ("ok", "2026"), three.column: ("skipped", "2025")}
+    # What is there is gone on with, and what one machine lacked is of no interest once another has run the column.
+    (copy / "old" / "records.jsonl").write_text(json.dumps(replace(three, seed=9, case_id="9" * 16).to_json()) + "\n")
+    assert run("--add", str(copy / "results" / "backend-sweep"), str(copy / "old"), root=copy).returncode == 0
+    kept = read_records(copy / "results" / "backend-sweep" / "records.jsonl")
+    assert [(each.seed, each.status) for each in kept if each.column == three.column] == [(9, "ok")]
 
 
 def test_a_stale_table_is_named_and_mended(copy: Path) -> None:

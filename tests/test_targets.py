@@ -60,13 +60,13 @@ def test_the_last_record_that_fits_counts_and_one_may_be_divided_by_another(targ
 
 
 def test_what_no_record_tells_is_not_measured(targets: ModuleType, tmp_path: Path) -> None:
-    path = folder(tmp_path, OURS)
+    path = folder(tmp_path, OURS, {"backend": "other", "ms": {"p99": 4.0}})
     for fields in (
         {"where": {"backend": "native"}, "figure": "ms.p50", "over": {"backend": "hf"}},
         {"where": {"backend": "hf"}, "figure": "ms.p50"},
         {"where": {"backend": "native"}, "figure": "ms.p99"},
     ):
-        found = outcome(targets, path, **fields, at_least=3.0)
+        found = outcome(targets, path, **fields, at_least=3.0, awaited=True)
         assert (found.held, found.measured, found.limit) == (None, None, 3.0)
         assert "not measured" in targets.page([found])
 
@@ -78,6 +78,28 @@ def test_records_that_no_file_has_are_a_slip_unless_they_are_awaited(targets: Mo
         targets.outcomes([slip], [path])
     to_come = targets.Target(part="p", work="w", records="another", where={}, figure="ms.p50", at_most=3.0, awaited=True)
     assert targets.outcomes([to_come], [path])[0].held is None
+
+
+def test_a_record_that_is_not_there_is_a_slip_unless_it_is_awaited(targets: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"w: no record of card is .*'hf'"):
+        outcome(targets, folder(tmp_path, OURS), where={"backend": "hf"}, figure="ms.p50", at_most=3.0)
+
+
+@pytest.mark.parametrize(
+    "slip",
+    [
+        {"where": {"bakcend": "native"}},
+        {"figure": "ms.p05"},
+        {"over": {"bakcend": "hf"}},
+        {"at_most": "limti"},
+        {"shown": "ms.p5"},
+        {"bound": "bound"},
+    ],
+)
+def test_a_field_that_no_record_has_is_a_slip(slip: dict[str, Any], targets: ModuleType, tmp_path: Path) -> None:
+    fields = {"where": {"backend": "native"}, "figure": "ms.p50", "at_most": 3.0} | slip
+    with pytest.raises(ValueError, match=r"w: no record of card has a field .*; is it"):
+        outcome(targets, folder(tmp_path, OURS), **fields)
 
 
 def test_a_target_has_one_limit(targets: ModuleType) -> None:

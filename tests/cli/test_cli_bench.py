@@ -22,11 +22,11 @@ from inferometer.engine.device import supports
 from tiny_models import tiny_model
 
 
-def arguments(tmp_path: Path, family: str = "llama") -> list[str]:
-    return [
-        "bench", str(tiny_model(tmp_path, family)), "--weights", "dummy", "--dtype", "float32", "--device", "cpu", "--runs", "2",
-        "--batch-size", "1", "--batch-size", "2", "--sequence-length", "8", "--decode-length", "4",
-    ]  # fmt: skip
+def arguments(tmp_path: Path, family: str = "llama", **changes: str) -> list[str]:
+    """A small case, with other values of its options."""
+    options = {"weights": "dummy", "dtype": "float32", "device": "cpu", "runs": "2", "sequence_length": "8", "decode_length": "4"} | changes
+    words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)]
+    return ["bench", str(tiny_model(tmp_path, family)), "--batch-size", "1", "--batch-size", "2", *words]
 
 
 def test_the_three_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,7 +90,7 @@ def test_forward_only_and_encoders(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_decode_length_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*arguments(tmp_path), "--decode-length", "1"]) == 0
+    assert main(arguments(tmp_path, decode_length="1")) == 0
     assert "| Decode (" not in capsys.readouterr().out
 
 
@@ -99,25 +99,31 @@ def unsupported() -> str | None:
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("change", "words"),
     [
-        (["--sequence-length", "61"], "--sequence-length 61"),
-        (["--dtype", "float8"], "--dtype float8"),
-        (["--device", "nosuch"], "--device nosuch"),
-        (["--output", "/nonexistent/file"], "--output"),
+        ({"sequence_length": "61"}, "--sequence-length 61"),
+        ({"dtype": "float8"}, "--dtype float8"),
+        ({"device": "nosuch"}, "--device nosuch"),
+        ({"output": "/nonexistent/file"}, "--output"),
+        ({"concurrency": "2"}, "--concurrency is of a server"),
         pytest.param(
-            ["--dtype", unsupported() or ""],
+            {"dtype": unsupported() or ""},
             "--dtype",
             marks=pytest.mark.skipif(unsupported() is None, reason="this processor has all formats"),
         ),
     ],
 )
-def test_what_cannot_be_done_is_one_line(tmp_path: Path, more: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*arguments(tmp_path), *more]) == 2
+def test_what_cannot_be_done_is_one_line(tmp_path: Path, change: dict[str, str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments(tmp_path, **change)) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1
     assert words in err
+
+
+def test_a_servers_load_has_one_name_at_a_time(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--backend", "http", "--url", "http://127.0.0.1:1", "--concurrency", "2", "--batch-size", "4"]) == 2
+    assert "--concurrency and --batch-size are the same of a server" in capsys.readouterr().err
 
 
 def test_unknown_models_and_folders_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,10 +49,11 @@ def test_the_prompt_may_come_from_standard_input(
     assert json.loads(capsys.readouterr().out)["completions"][0]["prompt"] == "two\nlines"
 
 
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])  # the second in the locale C
 def test_standard_input_that_is_no_text_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, errors: str
 ) -> None:
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9"), encoding="utf-8"))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9"), encoding="utf-8", errors=errors))
     assert main(arguments(tmp_path)) == 2
     assert "standard input is not utf-8 text at byte 3" in capsys.readouterr().err
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -61,6 +62,9 @@ def one_line(capsys: pytest.CaptureFixture[str]) -> str:
         (["generate", "--raw", "--system", "s", "x"], "--system"),
         (["models", "fetch"], "NAME"),
         (["models", "fetch", "nosuch"], "nosuch"),
+        (["estimate", "opt-125m", "--device", ""], "no such device"),
+        (["study", "run", "/"], "/ is a folder; name a study"),
+        (["report", "a" * 300], "File name too long; name another"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_2(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,6 +94,26 @@ def test_a_missing_package_names_its_extra(
     planted(monkeypatch, action)
     assert main(["models"]) == 2
     assert f"{package}, which is not installed; pip install 'inferometer[{extra}]'" in one_line(capsys)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied", "/a/b"), 2, "error: /a/b: Permission denied; name another"),
+        (NotADirectoryError(errno.ENOTDIR, "Not a directory", "/a/b"), 2, "error: /a/b: Not a directory; name another"),
+        (OSError(errno.ENOSPC, "No space left on device", "/a/b"), 1, "No space left on device"),
+        (PermissionError(errno.EPERM, "Operation not permitted"), 1, "PermissionError"),
+    ],
+)
+def test_a_path_that_cannot_be_looked_at_is_told_wherever_that_is_found_out(
+    error: Exception, code: int, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def action() -> int:
+        raise error
+
+    planted(monkeypatch, action)
+    assert main(["models"]) == code
+    assert words in one_line(capsys)
 
 
 def test_an_interrupt_is_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

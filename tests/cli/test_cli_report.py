@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +70,8 @@ def test_a_files_name_says_the_format(records: Path, tmp_path: Path, capsys: pyt
     assert main(["report", str(records), "-o", str(tmp_path / name)]) == 0
     assert (tmp_path / name).read_text().startswith(begins)
     assert capsys.readouterr().out == ""
+    assert main(["report", str(records), "-o", str(tmp_path / "b.pdf"), "--format", "rst"]) == 0
+    assert (tmp_path / "b.pdf").read_text().startswith("runs\n====")
 
 
 STUDY = """
@@ -111,6 +114,18 @@ def test_the_page_of_a_studys_folder_has_its_tables_and_plots(tmp_path: Path) ->
     assert 'aria-label="Throughput of mine"' in text
     assert main(["report", str(folder / "records.jsonl"), "-o", str(page)]) == 0
     assert "of mine" not in page.read_text()
+
+
+def test_columns_of_a_studys_page_are_in_its_order_whatever_the_records_are_in(tmp_path: Path) -> None:
+    """So that a column's colour in the study's plots is that of the page's own."""
+    names = ["first", "second", "third"]
+    columns = ", ".join(f'{{ name = "{name}", backend = "native" }}' for name in names)
+    (tmp_path / "study.toml").write_text(STUDY.replace('{ name = "ours", backend = "native" }', columns))
+    write(tmp_path / "records.jsonl", *(ran(name, prefill=STEADY, token=STEADY) for name in ("third", "first", "stranger", "second")))
+    page = tmp_path / "page.html"
+    assert main(["report", str(tmp_path), "-o", str(page)]) == 0
+    legend = page.read_text().partition("<table class=columns>")[2].partition("</table>")[0]
+    assert re.findall(r"<th scope=row[^>]*>([a-z]+)", legend) == [*names, "stranger"]
 
 
 def test_several_files_and_a_folder(records: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -176,6 +191,9 @@ def test_the_tolerance_is_the_users(tmp_path: Path, capsys: pytest.CaptureFixtur
         (("--compare", "{runs}"), "--compare"),
         (("{runs}", "--tolerance", "3"), "--tolerance goes with --compare"),
         (("--compare", "{runs}", "{runs}", "--tolerance", "-1"), "--tolerance"),
+        (("{runs}", "-o", "{runs}", "--format", "md"), "holds the records that are read; name another file"),
+        (("--compare", "{runs}", "{runs}", "-o", "{runs}", "--format", "md"), "holds the records that are read"),
+        (("{runs}", "-o", "a.pdf"), "--output a.pdf: .pdf is no format; end the name in .md, .markdown, .rst, .csv, .html, .htm, or say"),
         (("{runs}", "-o", "/absent/folder/a.html"), "--output /absent/folder/a.html: No such file or directory; name a file"),
     ],
 )

@@ -124,8 +124,8 @@ def test_a_dry_run_says_what_would_not_fit(study: str, capsys: pytest.CaptureFix
 
 def test_energy_is_left_out_where_that_is_asked(study: str, capsys: pytest.CaptureFixture[str]) -> None:
     basis = []
-    for options in (["--no-energy"], ["--resume", "--runs", "1"]):
-        assert main(["study", "run", study, "--only", "ours", "--runs", "1", "--json", *options]) == 0
+    for option in ("--no-energy", "--resume"):
+        assert main(["study", "run", study, "--only", "ours", "--runs", "1", "--json", option]) == 0
         records = json.loads(capsys.readouterr().out)["records"]
         basis.append({record["energy"]["basis"] for record in records})
     # It is no other case for that: to go on measures nothing again.

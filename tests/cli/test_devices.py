@@ -36,6 +36,7 @@ MEASURED = Calibration(
     host_to_device_bytes_s=54e9,
     peer_bytes_s=380e9,
     peer_sum_s=2.3e-6,
+    sums_s={2: {8192: 4.4e-6, 1 << 26: 211e-6}},
 )
 
 
@@ -82,6 +83,7 @@ def test_effective_rates_stand_beside_their_part_of_the_datasheet(machine: Machi
     assert lines["copy"].split() == ["copy", "3015", "GB/s", "90.0", "%", "of", "datasheet"]
     assert "80.0 % of datasheet" in lines["read"]
     assert "75.0 % of datasheet" in lines["float16"]
+    assert lines["sums"].strip() == "sums over 2, us: 4.4 of 8.0 KiB, 211 of 64.0 MiB"
     here = document(capsys)["here"]
     assert here[1]["percent_of_datasheet"]["copy_bandwidth"] == pytest.approx(90)
     assert here[1]["percent_of_datasheet"]["matmul"] == {"float16": pytest.approx(75)}

@@ -60,6 +60,7 @@ def test_a_value_out_of_range_is_named_by_its_flag(name: str, value: str, capsys
         (("--timeout-seconds", "2.5"), "timeout_s", 2.5),
         (("--gpu-memory", "8"), "gpu_memory", 8.0),
         (("--runs", "3"), "runs", 3),
+        (("--tuning-seconds", "0"), "tuning_seconds", 0.0),
         (("--device", "cpu"), "device", "cpu"),
     ],
 )
@@ -67,3 +68,26 @@ def test_a_study_takes_settings_for_all_its_cases(words: tuple[str, ...], settin
     assert _overrides(parser("study").parse_args(["study", "run", "backend-sweep", *words])) == {setting: value}
     with pytest.raises(UserError, match="--timeout-seconds"):
         parser("study").parse_args(["study", "run", "backend-sweep", "--timeout-seconds", "0"])
+
+
+KV_COMMANDS = ["generate x", "serve", "bench", "bench --backend hf", "estimate opt-125m --device l4", "quality --file /dev/null"]
+
+
+@pytest.mark.parametrize("command", KV_COMMANDS)
+@pytest.mark.parametrize("name", ["float32", "float16", "bf16", "fp9", "FP8"])
+def test_a_cache_has_one_rule_in_every_command(command: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command.split(), "--kv-dtype", name]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "--kv-dtype" in err
+    assert "fp8" in err
+    assert "auto" in err
+
+
+@pytest.mark.parametrize("command", ["generate x", "bench", "quality --file /dev/null --kv-dtype fp8", "devices --calibrate"])
+@pytest.mark.parametrize("device", ["cpu:3", "cpu:0", "gpu", "cuda:x", "CPU", ""])
+def test_a_device_that_is_none_is_told(command: str, device: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command.split(), "--device", device]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert f"--device {device}".strip() + " is unknown; use auto, cpu, cuda or cuda:N" in err

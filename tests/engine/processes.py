@@ -35,3 +35,10 @@ def descendants(pid: int) -> list[int]:
     """All processes that one has started, and theirs."""
     found = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     return [*found, *(each for child in found for each in descendants(child))]
+
+
+def with_launcher(ranks: Iterable[int]) -> list[int]:
+    """Ranks that one launcher has started, and that."""
+    ids = list(ranks)
+    launchers = {int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in ids}
+    return [*launchers, *ids]

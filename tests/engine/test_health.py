@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
+import torch
 
 from inferometer.engine.parallel import health
-from inferometer.engine.parallel.health import Peer, Watch
+from inferometer.engine.parallel.health import Peer, Watch, may_be_anothers
 from inferometer.engine.parallel.wire import Answer
 
 
@@ -112,6 +113,50 @@ def test_last_words_are_the_reason(ranks: list[Rank]) -> None:
     ranks[1].beats.close()
     assert watch.failed.wait(30)
     assert watch.failure == "rank 2: OutOfMemoryError: no room"
+    watch.close()
+
+
+def met(text: str) -> bytes:
+    return json.dumps({"failed": text, "shared": True}).encode() + b"\n"
+
+
+def test_the_rank_that_ended_without_a_word_is_the_reason_for_what_another_met(ranks: list[Rank]) -> None:
+    watch = Watch([rank.peer for rank in ranks], None)
+    watch.start()
+    ranks[0].beats.sendall(met("RuntimeError: Connection reset by peer"))
+    ranks[0].beats.close()
+    assert not watch.failed.wait(0.2)
+    ranks[1].beats.close()
+    assert watch.failed.wait(30)
+    assert watch.failure == "rank 2 (process 1002 of another machine) has ended"
+    watch.close()
+
+
+def test_what_the_first_rank_met_is_the_reason_if_all_speak(ranks: list[Rank], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "CAUSE", 0.3)
+    watch = Watch([rank.peer for rank in ranks], None)
+    watch.start()
+    ranks[1].beats.sendall(met("RuntimeError: a shape is wrong"))
+    ranks[1].beats.close()
+    assert not watch.failed.wait(0.1)
+    ranks[0].beats.sendall(met("RuntimeError: Connection reset by peer"))
+    ranks[0].beats.close()
+    assert watch.failed.wait(30)
+    assert watch.failure == "rank 2: RuntimeError: a shape is wrong"
+    watch.close()
+
+
+def test_an_error_of_a_ranks_own_is_told_at_once(ranks: list[Rank], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "CAUSE", 600.0)
+    assert may_be_anothers(RuntimeError("reset"))
+    assert not may_be_anothers(torch.OutOfMemoryError("full"))
+    assert not may_be_anothers(ZeroDivisionError())
+    watch = Watch([rank.peer for rank in ranks], None)
+    watch.start()
+    ranks[0].beats.sendall(met("RuntimeError: Connection reset by peer"))
+    ranks[1].beats.sendall(json.dumps({"failed": "ZeroDivisionError: one by nothing", "shared": False}).encode() + b"\n")
+    assert watch.failed.wait(30)
+    assert watch.failure == "rank 2: ZeroDivisionError: one by nothing"
     watch.close()
 
 

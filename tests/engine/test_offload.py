@@ -25,13 +25,14 @@ from inferometer.cli.progress import Bar
 from inferometer.engine.engine import SEATS, SWEEP_TOKENS
 from inferometer.engine.memory import activation_bytes
 from inferometer.engine.quantize import quantize
-from inferometer.engine.residency import storage
+from inferometer.engine.residency import homes, storage
 from inferometer.engine.residency.link import MemoryLink
 from inferometer.engine.residency.streamed import StreamedLayers
 from inferometer.errors import PointlessWarning, UserError
 from inferometer.model.description import describe
 from inferometer.model.families import family
 from inferometer.model.formats import weight_format
+from inferometer.model.placement import Placement
 from inferometer.nn.dummy import DummySource
 from inferometer.schedule.completion import Completion
 from tiny_models import CONFIGS, tiny_model
@@ -147,6 +148,29 @@ def test_pages_have_their_part_of_the_hosts_memory_where_weights_may_go_to_a_dis
         assert 0 < pages <= 110 * 1024 - residency.host_bytes
 
 
+def test_a_hosts_limit_that_was_given_is_believed_and_looked_after(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What the machine shows may grow as it is taken; what is not there in the end is one line."""
+    layers, little, spec = [10 << 20] * 4, 20 << 20, describe("opt-125m", config_only=True).spec
+    room = storage.DeviceRoom(bytes=1 << 40, capped=False, of_host=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "free_host_bytes", lambda: little)
+
+        def place(**where: Any) -> Placement:
+            return storage.Storage.of("weights", **where).place(layers, spec, room, torch.float32)
+
+        with pytest.raises(UserError, match=r"^--offload puts .* which has room for 10\.0 MiB; raise --host-memory"):
+            place()
+        assert place(host_memory=1.0).host_bytes == sum(layers)
+        with pytest.raises(UserError, match=r"^--offload puts .* which has room for 20\.0 MiB; raise --host-memory"):
+            place(host_memory=30 / 1024)
+        assert place(host_memory=1.0, disk=tmp_path).host_bytes == little - layers[0]
+    monkeypatch.setattr(homes, "await_free_host_bytes", lambda wanted: little)
+    made("llama", offload="weights", host_memory=1.0).close()
+    monkeypatch.setattr(homes, "await_free_host_bytes", lambda wanted: 100)
+    with pytest.raises(UserError, match=r"^layer 0 takes .* of which 100 B are free; lower --host-memory .* --disk DIR, or stream .*$"):
+        made("llama", offload="weights", host_memory=1.0)
+
+
 def test_the_devices_limit_holds_to_the_byte() -> None:
     limit = int(0.05 * 2**30)
     with made("llama", offload="weights", gpu_memory=0.05) as llm:
@@ -232,6 +256,12 @@ def test_what_does_not_fit_the_device_names_the_fraction_that_does() -> None:
     enough = str(caught.value).rpartition("weights:")[2].rstrip(")")
     residency = LLM(path, offload=f"weights:{enough}", **options).model.residency
     assert isinstance(residency, StreamedLayers)
+    with pytest.raises(UserError, match=r"stream at least (0\.\d+) of them \(--offload weights:\1,pages\)$"):
+        LLM(path, offload="weights:0.1,pages", **options)
+    with pytest.raises(UserError, match=r"; lower the first of --percent's numbers to \d+$") as lower:
+        LLM(path, percent="90 10 0 100 100 0", **options)
+    first = str(lower.value).split()[-1]
+    LLM(path, percent=f"{first} {100 - int(first)} 0 100 100 0", **options).close()
     with pytest.raises(UserError, match="even two layers"):
         LLM(path, offload="weights", **(options | {"gpu_memory": 0.0001}))
     tiny_model(_folder, "llama")

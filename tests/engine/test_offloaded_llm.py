@@ -10,9 +10,14 @@ import pytest
 
 from inferometer import LLM, SamplingParams
 from inferometer.engine.engine import PAGE_SIZE
+from inferometer.engine.loaded_part import DeviceLimits
+from inferometer.engine.memory import activation_bytes
 from inferometer.engine.page_room import PageRoom, share_pages
+from inferometer.engine.residency.storage import Storage, resident_beside_layers
+from inferometer.engine.residency.streamed import StreamedLayers
+from inferometer.engine.room_beside import RoomBeside
 from inferometer.errors import PointlessWarning, UserError
-from inferometer.nn.tiered_cache import TieredCache
+from inferometer.nn.tiered_cache import TieredCache, slots_bytes
 from tiny_models import tiny_model
 
 PROMPTS = ["one", "a prompt that is longer than the others are", "three", "the last but one", "stop"]
@@ -79,6 +84,59 @@ def test_bringing_what_would_fit_is_called_pointless(tmp_path: Path) -> None:
     model = llm(tmp_path, offload="pages", host_memory=0.01)
     with pytest.warns(PointlessWarning, match="all pages of the KV cache fit on the device"):
         model.engine  # noqa: B018
+
+
+@pytest.mark.parametrize(("prompts", "said"), [(["one"], "all pages of this prompt fit"), (["a", "b"], "all pages of these 2 prompts fit")])
+def test_bringing_what_would_fit_of_what_is_asked_is_called_pointless(tmp_path: Path, prompts: list[str], said: str) -> None:
+    few = SamplingParams(max_new_tokens=3)
+    with llm(tmp_path, offload="pages", host_memory=0.01, gpu_memory=1 / 1024) as model:
+        model.engine  # noqa: B018 - not all that could be asked for fits: nothing is said of it
+        with pytest.warns(PointlessWarning, match=f"^{said} on the device: .*; leave out --offload pages$"):
+            model.generate(prompts, few)
+        with pytest.warns(PointlessWarning, match=said):
+            list(model.stream(prompts, few))
+        with warnings.catch_warnings(action="error"):
+            model.generate(["a prompt"] * 200, SamplingParams(max_new_tokens=40))
+    with llm(tmp_path) as resident, warnings.catch_warnings(action="error"):
+        resident.generate(prompts, few)
+
+
+@pytest.mark.parametrize("offload", ["weights,pages", "0 100 30 70 100 0"])
+@pytest.mark.parametrize("mib", [1.7, 2, 2.5, 6])
+def test_slots_of_pages_are_as_small_as_a_tight_limit_asks(tmp_path: Path, offload: str, mib: float) -> None:
+    with llm(tmp_path) as resident:
+        expected = tokens(resident)
+    where: dict[str, Any] = {"offload": offload} if "," in offload else {"percent": offload}
+    with llm(tmp_path, gpu_memory=mib / 1024, host_memory=0.05, **where) as model:
+        assert tokens(model) == expected
+        cache, residency = model.engine.cache, model.model.residency
+        assert isinstance(cache, TieredCache)
+        assert isinstance(residency, StreamedLayers)
+        held = resident_beside_layers(model.spec, model.dtype) + residency.placement.device_bytes
+        held += activation_bytes(model.spec, model.dtype, model.engine.sweep_tokens)
+        on_device = cache.keys.nbytes + cache.values.nbytes + slots_bytes(model.spec, model.kv_dtype, PAGE_SIZE, cache.slot_pages)
+        assert held + on_device <= int(mib * 2**20)
+        assert cache.slot_pages >= min(-(-(model.spec.context_limit or 0) // PAGE_SIZE), cache.pages - cache.resident)
+
+
+@pytest.mark.parametrize(
+    ("offload", "relief"),
+    [
+        ("pages", r"raise --gpu-memory, or stream the weights too \(--offload weights,pages\)"),
+        ("weights:0.4,pages", "raise --gpu-memory, or stream more of the weights"),
+        ("weights,pages", "raise --gpu-memory"),
+    ],
+)
+def test_no_room_for_a_slot_names_what_makes_some(tmp_path: Path, offload: str, relief: str) -> None:
+    with llm(tmp_path, offload=offload, host_memory=0.05) as model:
+        beside = RoomBeside(model.model, model.kv_dtype, Storage.of(offload), DeviceLimits(None, 0.9))
+        with pytest.raises(UserError, match=f"^--offload pages needs .* through which pages come, .* are free on the device; {relief}$"):
+            beside.shared(1, seats=4)
+        beside = RoomBeside(model.model, model.kv_dtype, Storage.of(None, (50, 50, 0, 100, 100, 0)), DeviceLimits(None, 0.9))
+        with pytest.raises(UserError, match=r"^--percent needs .*; raise --gpu-memory, or lower the first of --percent's numbers$"):
+            beside.shared(1, seats=4)
+        with pytest.warns(PointlessWarning, match="make the third of --percent's numbers 100$"):
+            beside.shared(10000, seats=4)
 
 
 def test_shares_of_pages() -> None:

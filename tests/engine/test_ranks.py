@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import rank_functions
-from processes import LIMIT_SECONDS, Watched, descendants
+from processes import LIMIT_SECONDS, Watched, descendants, with_launcher
 
 from inferometer.engine.parallel.leader import Leader, start
 from inferometer.engine.parallel.ranks import RanksError
@@ -48,7 +48,7 @@ def tell(leader: Leader, function: Callable[..., Any], *given: Any) -> None:
 
 
 def test_ranks_do_what_they_are_told_and_end_with_their_leader(three: Leader) -> None:
-    watched = Watched(descendants(os.getpid()))
+    watched = Watched(with_launcher(three.processes))
     assert (three.rank, three.size, three.local_size, three.leads) == (0, 3, 3, True)
     assert ask(three, rank_functions.number) == [1, 2]
     ask(three, rank_functions.number, keeps=7)
@@ -87,7 +87,7 @@ def _refuse_here() -> None:
     ],
 )
 def test_a_rank_that_fails_by_itself_ends_all(three: Leader, function: Callable[..., Any], reason: str) -> None:
-    watched = Watched(descendants(os.getpid()))
+    watched = Watched(with_launcher(three.processes))
     tell(three, function, 2)
     assert watched.gone() == []
     assert three.wait_for_failure()
@@ -98,7 +98,7 @@ def test_a_rank_that_fails_by_itself_ends_all(three: Leader, function: Callable[
 @pytest.mark.slow
 def test_a_rank_that_is_killed_ends_all(importable: None) -> None:
     leader = start(2)
-    watched = Watched(descendants(os.getpid()))
+    watched = Watched(with_launcher(leader.processes))
     os.kill(leader.processes[0], signal.SIGKILL)
     assert watched.gone() == []
     with pytest.raises(RanksError, match=rf"^rank 1 \(process {leader.processes[0]}\) has ended \(SIGKILL\)$"):
@@ -109,8 +109,8 @@ def test_a_rank_that_is_killed_ends_all(importable: None) -> None:
 @pytest.mark.slow
 def test_a_launcher_that_is_killed_ends_all(importable: None) -> None:
     leader = start(3)
-    (launcher,) = set(descendants(os.getpid())) - set(leader.processes)
-    watched = Watched([launcher, *leader.processes])
+    launcher, *_ = all_of_them = with_launcher(leader.processes)
+    watched = Watched(all_of_them)
     os.kill(launcher, signal.SIGKILL)
     assert watched.gone() == []
     assert leader.wait_for_failure()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ from inferometer import LLM
 from inferometer.engine import memory
 from inferometer.engine.engine import Engine
 from inferometer.engine.memory import rehearsed_lengths, worst_sweep_bytes
+from tiny_models import tiny_model
 
 PAGE = 16
 
@@ -72,8 +74,8 @@ class Card:
 
 
 @pytest.mark.parametrize(("seats", "sweep_tokens"), [(4, 64), (8, 200), (3, 129)])
-def test_the_largest_sweep_there_can_be_is_run(monkeypatch: pytest.MonkeyPatch, seats: int, sweep_tokens: int) -> None:
-    with LLM(dtype="float32", device="cpu") as llm:
+def test_the_largest_sweep_there_can_be_is_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seats: int, sweep_tokens: int) -> None:
+    with LLM(tiny_model(tmp_path, "bloom"), dtype="float32", device="cpu", weights="dummy") as llm:
         card = Card(monkeypatch)
         lengths = rehearsed_lengths(seats, sweep_tokens, llm.spec.context_limit)
         assert sum(lengths) == sweep_tokens

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferometer.estimate.bound import bound, mean_bound, op_bound
-from inferometer.estimate.limits import limits
+from inferometer.estimate.limits import limits, rank_link
 from inferometer.hardware.calibration import Calibration
 from inferometer.hardware.catalogue import catalogue, find_device
 from inferometer.hardware.links import link_between
@@ -103,6 +103,33 @@ def test_a_measured_link_between_gpus_replaces_the_datasheets() -> None:
     ops = [op for op in work(_spec("opt-1.3b"), step, Formats(dtype="float16", shards=2)) if op.collective_bytes]
     sent = sum(op.count * op.collective_bytes for op in ops)
     assert bound(ops, limits(H100, measured, link_between(H100, 2))).ms == pytest.approx(sent / 380e9 * 1e3)
+
+
+def test_sums_that_were_measured_go_with_the_fastest_link() -> None:
+    measured = _calibration(sums_s={4: {1 << 20: 13e-6, 8192: 5e-6}, 2: {8192: 4e-6}})
+    fast = limits(H100, measured, link_between(H100, 4)).link
+    assert fast is not None
+    assert fast.sums == ((2, ((8192, 4e-6),)), (4, ((8192, 5e-6), (1 << 20, 13e-6))))
+    assert fast.sums_over(4)[1] == (1 << 20, 13e-6)
+    assert fast.sums_over(3) == ()
+    slow = limits(H100, measured, link_between(H100, 4, "pcie5")).link
+    assert slow is not None
+    assert slow.sums == ()
+
+
+def test_ranks_on_a_cpu_have_a_part_of_it_and_the_sums_that_were_measured() -> None:
+    cpu = find_device("cpu")
+    measured = _calibration(device="cpu", slug="cpu", sums_s={2: {4096: 1e-4, 1 << 20: 2e-3}, 4: {4096: 3e-4, 1 << 20: 6e-3}})
+    assert rank_link(None, 2) is None
+    assert rank_link(_calibration(), 2) is None
+    assert rank_link(measured, 5) is None
+    link = rank_link(measured, 3)
+    assert link is not None
+    assert link.sums_over(3) == ((4096, pytest.approx(2e-4)), (1 << 20, pytest.approx(4e-3)))
+    alone, one = limits(cpu, measured), limits(cpu, measured, link, sharing=3)
+    assert one.memory_bytes_s == pytest.approx(alone.memory_bytes_s / 3)
+    assert one.matmul_flop_s("float32") == pytest.approx(alone.matmul_flop_s("float32") / 3)
+    assert one.link is link
 
 
 def test_an_uncalibrated_cpu_says_that_it_is_assumed() -> None:

@@ -15,6 +15,7 @@ from inferometer.bench.records.record import Bound, Predicted
 from inferometer.errors import ModelError, UserError
 from inferometer.estimate import Estimate, estimate
 from inferometer.estimate.stack import STACKS
+from inferometer.hardware.calibration import Calibration
 from inferometer.hardware.catalogue import find_device, slugs
 from inferometer.model.presets import PRESETS, preset
 
@@ -169,6 +170,38 @@ def test_impossible_requests_are_one_line_that_names_the_flag(changes: dict[str,
     with pytest.raises(UserError, match=words.replace("(", r"\(")) as caught:
         _estimate(**changes)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
+
+
+RANKS_ON_CPU = Calibration(
+    device="cpu",
+    device_name="a CPU",
+    slug="cpu",
+    measured_at="2026-01-02T03:04:05+00:00",
+    torch_version="2.13.0",
+    threads=4,
+    seconds_spent=9.5,
+    copy_bandwidth_bytes_s=20e9,
+    read_bandwidth_bytes_s=20e9,
+    matmul_flop_s={"float32": 4e11, "bfloat16": 1e12},
+    launch_s=4e-6,
+    sums_s={2: {4096: 1e-3, 1 << 20: 5e-3}, 4: {4096: 2e-3, 1 << 20: 1e-2}},
+)
+
+
+def test_ranks_on_a_cpu_are_priced_by_the_sums_that_were_measured() -> None:
+    """Their products take as long as one process's, since they share its cores; every sum comes on top."""
+    alone = _estimate(device="cpu", calibration=RANKS_ON_CPU, dtype="bfloat16", batch_size=1)
+    shared = _estimate(device="cpu", calibration=RANKS_ON_CPU, dtype="bfloat16", batch_size=1, tensor_parallel=2)
+    step = shared.phases["decode_token_ms"]
+    # Of 4 KiB two a layer and one behind the embedding, a millisecond each, and logits.
+    assert step.cost.kinds["collective"] == pytest.approx(2 * shared.request.spec.layers + 2, rel=0.03)
+    assert step.cost.kinds["gemm"] == pytest.approx(alone.phases["decode_token_ms"].cost.kinds["gemm"], rel=0.05)
+    assert step.bound.ms == pytest.approx(alone.phases["decode_token_ms"].bound.ms, rel=0.05)
+    assert shared.request.device.memory_bytes == alone.request.device.memory_bytes // 2
+    with pytest.raises(UserError, match="measured from 2 to 4"):
+        _estimate(device="cpu", calibration=RANKS_ON_CPU, tensor_parallel=8)
+    with pytest.raises(UserError, match="--link nvlink4: ranks on a CPU have none"):
+        _estimate(device="cpu", calibration=RANKS_ON_CPU, tensor_parallel=2, link="nvlink4")
 
 
 def test_an_unknown_model_is_a_model_error() -> None:

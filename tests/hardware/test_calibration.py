@@ -34,6 +34,7 @@ GOOD = Calibration(
     device_to_host_bytes_s=53e9,
     peer_bytes_s=380e9,
     peer_sum_s=2.3e-6,
+    sums_s={2: {8192: 4.4e-6, 1 << 26: 211e-6}, 4: {8192: 5.1e-6, 1 << 26: 450e-6}},
     samples={"copy": 20},
     notes=("a note",),
 )
@@ -90,7 +91,7 @@ def test_other_hardware_is_a_notice(tmp_path: Path) -> None:
 
 
 def edited(**changes: Any) -> str:
-    document = {"schema_version": 1, "fingerprint": "f00d", "devices": {"cuda:0": GOOD.to_json()}}
+    document = {"schema_version": 2, "fingerprint": "f00d", "devices": {"cuda:0": GOOD.to_json()}}
     entry = document["devices"]["cuda:0"]  # type: ignore[index]
     for key, value in changes.items():
         target = document if key in document else entry
@@ -107,7 +108,7 @@ def edited(**changes: Any) -> str:
         ("", "Expecting value"),
         ('{"schema_version": 1', "Expecting"),
         ("[]", "not an object"),
-        (edited(schema_version=2), "schema version 2"),
+        (edited(schema_version=3), "schema version 3"),
         (edited(devices=KeyError), "devices"),
         (edited(devices=[]), "has no attribute"),
         (edited(devices={"cuda:0": 3}), ""),
@@ -121,6 +122,15 @@ def edited(**changes: Any) -> str:
         (edited(matmul_flop_s=[]), "matmul_flop_s must be an object"),
         (edited(device=3), "device must be a string"),
         (edited(colour="blue"), "unknown key colour"),
+        (edited(sums_s=[]), "sums_s must be an object"),
+        (edited(sums_s={"2": 3}), "sums_s must be an object"),
+        (edited(sums_s={"two": {"8192": 1e-6}}), "'two' is no whole number"),
+        (edited(sums_s={"1": {"8192": 1e-6}}), "of 2 ranks or more"),
+        (edited(sums_s={"2": {}}), "of 2 ranks or more"),
+        (edited(sums_s={"2": {"0": 1e-6}}), "whole numbers of bytes"),
+        (edited(sums_s={"2": {"8k": 1e-6}}), "'8k' is no whole number"),
+        (edited(sums_s={"2": {"8192": -1e-6}}), "sums_s.2.8192 must be a positive number"),
+        (edited(sums_s={"2": {"8192": None}}), "sums_s.2.8192 must be a positive number"),
     ],
 )
 def test_a_corrupt_file_is_ignored_with_one_line(tmp_path: Path, text: str, reason: str) -> None:
@@ -133,6 +143,15 @@ def test_a_corrupt_file_is_ignored_with_one_line(tmp_path: Path, text: str, reas
     assert "\n" not in loaded.notice
     save_calibration(CPU, "f00d", tmp_path)
     assert list(load_calibrations("f00d", tmp_path).devices) == ["cpu"]
+
+
+def test_a_file_of_the_first_version_has_no_sums_and_is_read(tmp_path: Path) -> None:
+    document = json.loads(edited(schema_version=1, sums_s=KeyError))
+    (tmp_path / "f00d.json").write_text(json.dumps(document))
+    loaded = load_calibrations("f00d", tmp_path)
+    assert loaded.notice is None
+    assert loaded.devices["cuda:0"].sums_s == {}
+    assert same(loaded.devices["cuda:0"], replace(GOOD, sums_s={}))
 
 
 def test_bytes_that_are_no_text_are_ignored(tmp_path: Path) -> None:

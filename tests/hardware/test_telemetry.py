@@ -94,6 +94,7 @@ def test_every_sensor_of_nvml(tmp_path: Path) -> None:
         "gpu_memory_used_bytes": 1 << 30,
         "gpu_memory_total_bytes": 23034 << 20,
         "gpu_process_memory_bytes": 5 << 20,
+        "gpu_processes": 2,
         "gpu_energy_mj": 1_002_500,
         "gpu_power_w": 71.5,
         "gpu_power_limit_w": 72.0,

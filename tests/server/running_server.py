@@ -43,6 +43,17 @@ class Answer:
         return [item if item == "[DONE]" else json.loads(item) for item in data]
 
 
+def latest(*words: str) -> list[str]:
+    """The options without values that a later one replaces, as a command line takes one of each; origins are a list."""
+    options: dict[str, list[str]] = {}
+    for word in words:
+        if word.startswith("--"):
+            name = f"{word} {len(options)}" if word == "--cors-allow-origin" else word
+            options[name] = []
+        options[name].append(word)
+    return [word for option in options.values() for word in option]
+
+
 class RunningServer:
     """`inferometer serve` with some arguments, on a free port. A context manager that leaves no process behind.
 
@@ -57,7 +68,7 @@ class RunningServer:
         self._changed = threading.Condition()
         self._recorded: Any = None
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "inferometer", "serve", "--port", "0", "--hostname", "127.0.0.1", *arguments],
+            [sys.executable, "-m", "inferometer", "serve", *latest("--port", "0", "--hostname", "127.0.0.1", *arguments)],
             stderr=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -36,6 +36,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "max_batch_total_tokens": ("2000", 2000),
     "max_concurrent_requests": ("9", 9),
     "weights": ("dummy", "dummy"),
+    "dtype": ("bf16", "bf16"),
     "kv_dtype": ("fp8", "fp8"),
     "cors_allow_origin": ("a", ("a",)),
     "watermark_gamma": ("0.25", 0.25),

@@ -163,6 +163,9 @@ def test_every_request_has_one_outcome_and_tokens_are_the_sum_of_the_usages(watc
     parts = ("request_queue_time", "request_prefill_time", "request_decode_time")
     assert sum(moved(f"inferometer_{part}_seconds_sum") for part in parts) <= moved("inferometer_e2e_request_latency_seconds_sum")
     assert moved('inferometer_http_responses_total{route="other",status="404"}') == 1
+    assert moved('inferometer_http_responses_total{route="/generate",status="405"}') == 1
+    # An outcome that no request for a generation can have is not there as one that never occurs.
+    assert not [name for name in moved.after if 'outcome="not_found"' in name or 'outcome="method_not_allowed"' in name]
     assert moved('inferometer_finished_sequences_total{reason="length"}') == succeeded + 2
     watched.alive()
 

@@ -11,19 +11,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inferometer.bench.backends.registry import entry, names
-from inferometer.bench.backends.request import APIS, BenchRequest
+from inferometer.bench.backends.request import APIS, TUNING_SECONDS, BenchRequest
 from inferometer.cli.options import (
     add_admission_options,
     add_model_options,
     add_offload_options,
     add_parallel_options,
     add_sampling_options,
+    add_tuning_option,
     at_least,
     positive_number,
     sampling_params,
     tensor_parallel,
 )
 from inferometer.cli.progress import Bar
+from inferometer.cli.streams import tell
 from inferometer.errors import UserError
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--runs", type=at_least(1), default=10, metavar="N", help="measured runs of each batch size (default: 10)")
     group.add_argument("--warmups", type=at_least(0), default=1, metavar="N", help="runs before them (default: 1)")
     group.add_argument("--no-energy", action="store_true", help="do not repeat each phase for two seconds to read its energy")
+    add_tuning_option(group, default=TUNING_SECONDS, meaning="60")
     group.add_argument("--backend", choices=names(), action="append", help="repeatable; several take turns run by run (default: native)")
     group.add_argument("--forward-only", action="store_true", help="one forward with logits at every position instead of generation")
     group.add_argument("--loss", action="store_true", help="with --forward-only: also the mean next-token cross-entropy")
@@ -57,7 +60,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     server = parser.add_argument_group("a server, with --backend http; a bearer token is read from INFEROMETER_API_KEY")
     server.add_argument("--url", metavar="URL", help="where it listens, as http://HOST:PORT; MODEL is then the name it is asked for")
     server.add_argument("--api", choices=("auto", *APIS), default="auto", help="whose requests it is sent (default: openai if it has them)")
-    server.add_argument("--concurrency", type=at_least(1), action="append", metavar="N", help="requests at a time; same as --batch-size")
+    server.add_argument(
+        "--concurrency", type=at_least(1), action="append", metavar="N", help="requests at a time, in place of --batch-size; repeatable"
+    )
     server.add_argument("--request-rate", type=positive_number, metavar="R", help="requests a second, at random moments, instead")
     server.add_argument("--requests", type=at_least(1), metavar="N", help="measured requests of each load (default: --runs rounds)")
     server.add_argument("--request-timeout", type=positive_number, default=600.0, metavar="S", help="seconds a request may take")
@@ -84,6 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         runs=arguments.runs,
         warmups=arguments.warmups,
         energy=not arguments.no_energy,
+        tuning_seconds=arguments.tuning_seconds,
         backends=tuple(dict.fromkeys(arguments.backend or ("native",))),
         forward_only=arguments.forward_only,
         loss=arguments.loss,
@@ -123,6 +129,8 @@ def run(arguments: argparse.Namespace) -> int:
     )
     if arguments.concurrency and request.url is None:
         raise UserError("--concurrency is of a server; add --backend http, or use --batch-size")
+    if arguments.concurrency and arguments.batch_size:
+        raise UserError("--concurrency and --batch-size are the same of a server; leave one of them out")
     request.check()
 
     from inferometer.bench.records.journal import Journal, Sink
@@ -140,7 +148,7 @@ def run(arguments: argparse.Namespace) -> int:
     if sink.failure is not None:
         sys.stdout.flush()
         kept = f"{sink.kept} of {len(records)} records are in it"
-        print(f"inferometer: error: --output {arguments.output}: {sink.failure.strerror}; {kept}", file=sys.stderr)
+        tell(f"error: --output {arguments.output}: {sink.failure.strerror}; {kept}")
         return FAILED
     return CASES_FAILED if any(record.status in ("oom", "error", "timeout") for record in records) else 0
 

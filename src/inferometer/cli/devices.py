@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from typing import Any
 
 from inferometer.cli.options import positive_number
+from inferometer.cli.streams import tell
 from inferometer.errors import UserError
 from inferometer.hardware.calibration import Calibration, Calibrations, load_calibrations, save_calibration
 from inferometer.hardware.catalogue import CPU, catalogue
@@ -15,6 +15,7 @@ from inferometer.hardware.detect import Machine, detect
 from inferometer.hardware.device import DeviceSpec, Dtype
 from inferometer.hardware.links import link_kinds
 from inferometer.hardware.telemetry import Telemetry
+from inferometer.model.byte_size import gib
 
 _GIB = 1 << 30
 _SECONDS = 10.0
@@ -24,7 +25,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
     parser.add_argument("--calibrate", action="store_true", help="measure the present device and keep the result")
     parser.add_argument("--device", metavar="auto|cpu|cuda[:N]", help="what --calibrate measures (default: the first GPU)")
-    parser.add_argument("--seconds", type=positive_number, metavar="S", help="about how long --calibrate takes (default: 10)")
+    parser.add_argument(
+        "--seconds",
+        type=positive_number,
+        metavar="S",
+        help="about how long --calibrate takes (default: 10), starts of ranks aside; less than 10: no sums over ranks",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
@@ -35,13 +41,13 @@ def run(arguments: argparse.Namespace) -> int:
             raise UserError(f"{flag} {value} says how --calibrate measures; add --calibrate, or leave {flag} out")
     machine = detect()
     if arguments.calibrate:
-        _calibrate(machine, arguments.device or "auto", arguments.seconds or _SECONDS)
+        _calibrate(machine, "auto" if arguments.device is None else arguments.device, arguments.seconds or _SECONDS)
     calibrations = load_calibrations(machine.fingerprint)
     if arguments.json:
         print(json.dumps(_document(machine, calibrations), indent=2))
         return 0
     if calibrations.notice is not None:
-        print(f"inferometer: {calibrations.notice}", file=sys.stderr)
+        tell(calibrations.notice)
     print("\n".join([*_table(), "", *_here(machine, calibrations)]))
     return 0
 
@@ -50,9 +56,9 @@ def _calibrate(machine: Machine, device: str, seconds: float) -> None:
     # Only this needs torch.
     from inferometer.bench.machine.calibrate import calibrate
 
-    measured = calibrate(device, budget_s=seconds, progress=lambda part: print(f"calibrating: {part}", file=sys.stderr))
+    measured = calibrate(device, budget_s=seconds, progress=lambda part: tell(f"calibrating: {part}"))
     path = save_calibration(measured, machine.fingerprint)
-    print(f"calibrated {measured.device} in {measured.seconds_spent:.1f} s, stored in {path}", file=sys.stderr)
+    tell(f"calibrated {measured.device} in {measured.seconds_spent:.1f} s, stored in {path}")
 
 
 def _table() -> list[str]:
@@ -122,6 +128,9 @@ def _measured(name: str, calibration: Calibration | None, device: DeviceSpec | N
     for figure, value, unit, share in figures:
         part = "" if share is None else f"  {share:.1f} % of datasheet"
         lines.append(f"      {figure:<10}{value:>10.4g} {unit}{part}")
+    for ranks, times in calibration.sums_s.items():
+        told = ", ".join(f"{seconds * 1e6:.4g} of {gib(nbytes, 0)}" for nbytes, seconds in times.items())
+        lines.append(f"      sums over {ranks}, us: {told}")
     return lines
 
 

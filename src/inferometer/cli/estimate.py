@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from typing import Any, get_args
 
 from inferometer.cli.estimate_plot import add_plot_options, draw, write
-from inferometer.cli.options import Once, at_least
+from inferometer.cli.options import at_least
 from inferometer.errors import UserError
+from inferometer.estimate.answer import MIXED
 from inferometer.estimate.estimate import Estimate, estimate
 from inferometer.estimate.groups import Order
 from inferometer.estimate.layout import PARALLELS
+from inferometer.estimate.memory import is_cpu
 from inferometer.estimate.stack import STACKS
 from inferometer.hardware.catalogue import CPU
 from inferometer.model.byte_size import gib
@@ -24,7 +26,6 @@ _PHASES = {"forward_ms": "forward", "prefill_ms": "prefill", "decode_token_ms": 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    parser.register("action", None, Once)
     parser.add_argument("model", nargs="?", metavar="MODEL", help="Hub id, folder, .gguf file or preset (default: the embedded model)")
     group = parser.add_argument_group("workload")
     group.add_argument("--batch-size", type=at_least(1), default=1, metavar="N", help="sequences at a time (default: 1)")
@@ -73,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     decode = None if forward_only else arguments.decode_length or _DECODE
     room = (model.spec.context_limit or _LENGTH + _DECODE) - (decode or 0)
     asked: dict[str, Any] = {
-        "device": arguments.device or _here(),
+        "device": _here() if arguments.device is None else arguments.device,
         "batch_size": arguments.batch_size,
         "sequence_length": arguments.sequence_length or max(1, min(_LENGTH, room)),
         "decode_length": decode,
@@ -124,7 +125,10 @@ def _here() -> str:
 def _title(found: Estimate) -> str:
     asked = found.request
     devices = asked.layout.devices
-    machine = asked.device.name if devices == 1 else f"{devices} x {asked.device.name} over {asked.link.name if asked.link else 'a link'}"
+    machine = asked.device.name
+    if devices > 1:
+        each = "ranks on" if is_cpu(asked.device) else "x"
+        machine = f"{devices} {each} {machine} over {asked.link.name if asked.link else 'a link'}"
     kind = asked.formats.dtype if asked.quantize is None else f"{asked.quantize} weights, {asked.formats.dtype}"
     lengths = f"batch {asked.workload.batch} of {asked.workload.length} tokens"
     end = f", {asked.workload.generated} generated" if asked.workload.generated else ", one forward" + (" with loss" * asked.workload.loss)
@@ -139,17 +143,19 @@ def _times(found: Estimate) -> list[str]:
         share = f"{100 * least / ours:.0f}"
         rows.append((_PHASES[phase], f"{_ms(ours)} ms", f"{_ms(low)} - {_ms(high)}", f"{_ms(least)} ms", each.bound.binds, share))
     if found.mixed is not None:
-        low, high = (factor * found.mixed.cost.ms for factor in (found.times.low, found.times.high))
+        low, high = found.interval[MIXED]
         ours, limit = found.mixed.cost.ms, found.mixed.bound
         what = f"decode + {found.request.mixed_tokens} prompt tokens"
         rows.append(
             (what, f"{_ms(ours)} ms", f"{_ms(low)} - {_ms(high)}", f"{_ms(limit.ms)} ms", limit.binds, f"{100 * limit.ms / ours:.0f}")
         )
     lines = _table(rows)
-    if found.total_ms is not None:
+    if found.total_ms is not None and found.least is not None:
         low, high = found.interval["total_ms"]
         order = "" if found.request.order is None else f", {found.request.order} order, groups of {found.request.workload.group}"
-        lines.append(f"in all: {_ms(found.total_ms)} ms ({_ms(low)} - {_ms(high)}){order}")
+        lines.append(
+            f"in all: {_ms(found.total_ms)} ms ({_ms(low)} - {_ms(high)}), bound {_ms(found.least.ms)} ms ({found.least.binds}){order}"
+        )
     asked = found.request.workload
     token = found.decode_token_ms or found.prefill_ms or found.forward_ms
     if token:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import io
 import json
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from inferometer.cli.options import (
     tensor_parallel,
 )
 from inferometer.cli.progress import Bar
+from inferometer.cli.streams import tell
 from inferometer.errors import UserError
 from inferometer.schedule.sampling import SamplingParams
 
@@ -106,7 +108,7 @@ def _run_job(arguments: argparse.Namespace, params: SamplingParams) -> int:
     with ResultFile(arguments.output, job_name(prompts, settings), count) as results:
         if results.torn_bytes:
             torn = f"{results.torn_bytes} bytes of a last line that a crash had torn are taken off; its prompt runs again"
-            print(f"inferometer: warning: --output {arguments.output}: {torn}", file=sys.stderr)
+            tell(f"warning: --output {arguments.output}: {torn}")
         if len(results.done) == count:
             return 0
         bar = Bar("generate", "prompt")
@@ -148,10 +150,12 @@ def _open(arguments: argparse.Namespace) -> LLM:
 def _standard_input() -> str:
     if sys.stdin is None or sys.stdin.isatty():
         raise UserError("no prompt: give PROMPT, or text on standard input")
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="strict")  # some locales let pass what is no text
     try:
         text = sys.stdin.read().removesuffix("\n")
     except UnicodeDecodeError as error:
-        raise UserError(f"standard input is not {error.encoding} text at byte {error.start}; set PYTHONUTF8=1 if it is UTF-8") from None
+        raise UserError(f"standard input is not {error.encoding} text at byte {error.start}; convert it, or set PYTHONUTF8=1") from None
     if not text:
         raise UserError("no prompt: standard input was empty; give PROMPT, or text there")
     return text

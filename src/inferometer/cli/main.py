@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
-from typing import Any, NoReturn, Protocol, cast
+from typing import Protocol, cast
 
 from inferometer import __version__
+from inferometer.cli.interrupts import interrupts
+from inferometer.cli.parser import Parser
+from inferometer.cli.streams import standard_output, tell
 from inferometer.engine.parallel.torchrun import Torchrun
 from inferometer.errors import RunError, UserError, warn_in_one_line
 
@@ -35,6 +40,9 @@ SHARED = ("generate", "serve", "bench", "quality")
 
 DONE, FAILED, USAGE, CASES_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 
+_OF_A_PATH = frozenset({errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ENOTDIR, errno.ELOOP})
+"""What may be wrong with a path that a user named, and is found out by whoever first looks for it."""
+
 _EXTRAS = (
     {"transformers": "hf", "accelerate": "hf"}
     | dict.fromkeys(("torch", "numpy", "tokenizers", "safetensors", "gguf", "jinja2", "tqdm"), "run")
@@ -48,26 +56,6 @@ class Command(Protocol):
     def configure(self, parser: argparse.ArgumentParser) -> None: ...
 
     def run(self, arguments: argparse.Namespace) -> int: ...
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse, but for its errors: a UserError instead of the usage text and an exit."""
-
-    def __init__(self, *arguments: object, **options: object) -> None:
-        options.setdefault("allow_abbrev", False)
-        super().__init__(*arguments, **options)  # type: ignore[arg-type]
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """As argparse's, but for what is not known, which is an error of this parser: a command's, and not of the one above it."""
-        found, unknown = super().parse_known_args(args, namespace)
-        if unknown:
-            rows = [action.metavar for action in self._get_positional_actions() if action.nargs == "*"]
-            together = f" (one {rows[0]} stands beside the other)" if rows and not unknown[0].startswith("-") else ""
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{together}")
-        return found, unknown
-
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message.removeprefix('argument ')}; see {self.prog} --help")
 
 
 def parser(chosen: str | None = None) -> argparse.ArgumentParser:
@@ -85,25 +73,40 @@ def parser(chosen: str | None = None) -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code; never raises."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    with standard_output() as output:
+        code, line = _ended(given)
+        with suppress(OSError):  # which it remembers
+            output.flush()
+        if output.failure is not None:  # whatever came of it
+            output.drop()
+            if isinstance(output.failure, BrokenPipeError):
+                return DONE  # whoever read it has seen enough
+            code, line = FAILED, f"error: the standard output takes no more: {output.failure.strerror}; send it somewhere else"
+    if line is not None:
+        tell(line)
+    return code
+
+
+def _ended(given: list[str]) -> tuple[int, str | None]:
+    """The exit code of a command line, and the line that says why it is not that of a command that ran."""
     try:
-        code = _run(given)
-        sys.stdout.flush()
-        return code
+        with interrupts():
+            return _run(given), None
     except UserError as error:
-        return _end(FAILED if isinstance(error, RunError) else USAGE, f"error: {error}")
+        return FAILED if isinstance(error, RunError) else USAGE, f"error: {error}"
     except ImportError as error:
         package = (error.name or "").partition(".")[0]
         if package not in _EXTRAS:
-            return _unexpected(error)
-        return _end(USAGE, f"error: this needs {package}, which is not installed; pip install 'inferometer[{_EXTRAS[package]}]'")
+            return FAILED, _unexpected(error)
+        return USAGE, f"error: this needs {package}, which is not installed; pip install 'inferometer[{_EXTRAS[package]}]'"
     except KeyboardInterrupt:
-        return _end(INTERRUPTED, "interrupted")
-    except BrokenPipeError:
-        # Whoever read our output has seen enough. What is still buffered must not fail again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return DONE
+        return INTERRUPTED, "interrupted"
+    except OSError as error:
+        if error.filename is None or error.errno not in _OF_A_PATH:
+            return FAILED, _unexpected(error)
+        return USAGE, f"error: {error.filename}: {error.strerror}; name another, or change who may read it"
     except Exception as error:  # noqa: BLE001  (the last place that can turn it into one line)
-        return _unexpected(error)
+        return FAILED, _unexpected(error)
 
 
 def _dispatch(given: list[str]) -> int:
@@ -139,13 +142,7 @@ def _module(name: str) -> Command:
     return cast(Command, import_module(f"inferometer.cli.{name}"))
 
 
-def _unexpected(error: Exception) -> int:
+def _unexpected(error: Exception) -> str:
     if os.environ.get("INFEROMETER_DEBUG"):
         traceback.print_exc()
-    words = " ".join(str(error).split())
-    return _end(FAILED, f"error: {type(error).__name__}: {words} (INFEROMETER_DEBUG=1 shows where)")
-
-
-def _end(code: int, line: str) -> int:
-    print(f"inferometer: {' '.join(line.split())}", file=sys.stderr)
-    return code
+    return f"error: {type(error).__name__}: {error} (INFEROMETER_DEBUG=1 shows where)"

@@ -15,19 +15,6 @@ from inferometer.schedule.groups import GROUP_SIZE
 from inferometer.schedule.sampling import SEEDS, SamplingParams
 
 
-class Once(argparse.Action):
-    """Keeps an option's value, and refuses a second one: of two, argparse would silently take the last."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: str | None = None
-    ) -> None:
-        given: set[str] = namespace.__dict__.setdefault("given", set())
-        if option_string is not None and self.dest in given:
-            raise UserError(f"{option_string} is given twice; {parser.prog} takes one, so call it once for each")
-        given.add(self.dest)
-        setattr(namespace, self.dest, values)
-
-
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """How a model is loaded and run."""
     group = parser.add_argument_group("model")
@@ -123,6 +110,17 @@ def add_admission_options(parser: argparse.ArgumentParser, *, default: str | Non
     )
 
 
+def add_tuning_option(group: argparse._ArgumentGroup, *, default: float | None, meaning: str) -> None:
+    """How long a model's launches may be measured before a case of the native backend."""
+    group.add_argument(
+        "--tuning-seconds",
+        type=number_of_seconds,
+        default=default,
+        metavar="S",
+        help=f"most time to measure the native backend's launches for a number of rows, on a GPU; 0: none (default: {meaning})",
+    )
+
+
 def sampling_params(arguments: argparse.Namespace, **more: Any) -> SamplingParams:
     """SamplingParams of what was given. Raises UserError that names the flag where a value is out of range."""
     names = ("temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "frequency_penalty", "presence_penalty")
@@ -168,6 +166,17 @@ def positive_number(text: str) -> float:
         value = math.nan
     if not (math.isfinite(value) and value > 0):
         raise argparse.ArgumentTypeError(f"must be a number above 0, not {text!r}")
+    return value
+
+
+def number_of_seconds(text: str) -> float:
+    """An argparse type: a finite number that is not below 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value >= 0):
+        raise argparse.ArgumentTypeError(f"must be a number of seconds, not {text!r}")
     return value
 
 

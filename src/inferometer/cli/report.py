@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from inferometer.cli.streams import tell
 from inferometer.errors import UserError
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 REGRESSED = 3
 FORMATS = ("md", "rst", "csv", "html")
+_ENDINGS = {".md": "md", ".markdown": "md", ".rst": "rst", ".csv": "csv", ".html": "html", ".htm": "html"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +41,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0, or 3 if --compare found a regression."""
-    form = arguments.format or _form(arguments.output)
+    form = _form(arguments.format, arguments.output)
+    _keep_records(arguments)
     if arguments.compare is not None:
         if arguments.records:
             raise UserError("--compare takes its two files itself; leave out the other RECORDS")
@@ -112,9 +114,22 @@ def _compare(arguments: argparse.Namespace, form: str) -> int:
     return REGRESSED if found.regressed else 0
 
 
-def _form(output: Path | None) -> str:
-    ending = "" if output is None else output.suffix.lower().lstrip(".")
-    return {"htm": "html", "markdown": "md"}.get(ending, ending if ending in FORMATS else "md")
+def _keep_records(arguments: argparse.Namespace) -> None:
+    """A report is not written over what it is made of."""
+    from inferometer.report.records.gathering import RECORDS
+
+    output = arguments.output
+    given = [path / RECORDS if path.is_dir() else path for path in (*arguments.records, *(arguments.compare or ()))]
+    if output is not None and any(path.exists() and output.exists() and path.samefile(output) for path in given):
+        raise UserError(f"--output {output} holds the records that are read; name another file")
+
+
+def _form(asked: str | None, output: Path | None) -> str:
+    """The format that was asked for, else the one that the file's name ends in. Raises UserError where it ends in no format's."""
+    ending = "" if output is None else output.suffix.lower()
+    if asked is None and ending and ending not in _ENDINGS:
+        raise UserError(f"--output {output}: {ending} is no format; end the name in {', '.join(_ENDINGS)}, or say which with --format")
+    return asked or _ENDINGS.get(ending, "md")
 
 
 def _names(paths: Sequence[Path]) -> str:
@@ -125,18 +140,16 @@ def _names(paths: Sequence[Path]) -> str:
 def _warn(remarks: Sequence[str]) -> None:
     """What a table of values has no place for."""
     for remark in remarks:
-        print(f"inferometer: warning: {remark}", file=sys.stderr)
+        tell(f"warning: {remark}")
 
 
 def _write(text: str, output: Path | None) -> None:
-    # What a failed case said may hold half a character, which no encoding has, and a terminal may lack others.
-    whole = text.encode("utf-8", "replace")
     if output is None:
-        encoding = sys.stdout.encoding or "utf-8"
-        sys.stdout.write(whole.decode("utf-8").encode(encoding, "replace").decode(encoding))
+        print(text, end="")
         return
     try:
-        output.write_bytes(whole)
+        # What a failed case said may hold half a character, which no encoding has.
+        output.write_bytes(text.encode("utf-8", "replace"))
     except OSError as error:
         raise UserError(f"--output {output}: {error.strerror}; name a file in a folder that you may write to") from error
 

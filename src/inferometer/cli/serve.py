@@ -16,7 +16,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serves until a signal ends it."""
+    """Serves until a signal ends it. Exit code 0, or 1 if the engine had died by then."""
     given = {name: value for name, value in vars(arguments).items() if name not in ("model", "command")}
     if arguments.model is not None:
         if given.get("model_id", arguments.model) != arguments.model:
@@ -24,6 +24,9 @@ def run(arguments: argparse.Namespace) -> int:
         given["model_id"] = arguments.model
     settings = read_settings(given, os.environ)
 
-    from inferometer.server.life import serve
+    try:
+        from inferometer.server.life import serve
 
-    return serve(settings)
+        return serve(settings)
+    except KeyboardInterrupt:
+        return 0  # a signal is how a server is ended, also before it has begun to listen to them itself

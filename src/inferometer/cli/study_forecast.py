@@ -54,7 +54,9 @@ def forecast_table(plans: Sequence[Planned]) -> str:
     known = [seconds for seconds in running if seconds is not None]
     unknown = len(running) - len(known)
     total = f"{len(plans)} cases: " + ", ".join(f"{count} expected {status}" for status, count in counts.items())
-    total += f". The runs take about {sum(known) / 60:.1f} minutes in all, beside loading"
+    whole = sum(known)
+    time = f"{whole / 60:.1f} minutes" if whole >= 60 else f"{whole:.0f} seconds"
+    total += f". The runs take about {time} in all, beside loading"
     total += f"; of {unknown} nothing is known." if unknown else "."
     return table(("part", "case", "column", "run (s)", "all runs (s)", "memory (GiB)", "expected"), rows) + f"\n\n{total}"
 

@@ -32,7 +32,19 @@ def write_documents(study: Study, records: Sequence[Record], folder: StudyFolder
 
 
 def study_page(study: Study, records: Sequence[Record], *, title: str | None = None, remarks: Sequence[str] = ()) -> str:
-    """The page of records that a study gave, with the study's tables and plots in it. Raises what `page` and `plots` do."""
+    """The page of records that a study gave, with the study's tables and plots in it; columns in the study's order, whatever the records
+    are in, so that one has the same colour in all plots. Raises what `page` and `plots` do.
+    """
     images = [image for _, image in plots(study, records).values()]
     parts = document_parts(study, records)
-    return page(records, title=title or study.title, study=parts, plots=images, remarks=remarks)
+    ordered = sorted(records, key=lambda record: _place(study, record))
+    return page(ordered, title=title or study.title, study=parts, plots=images, remarks=remarks)
+
+
+def _place(study: Study, record: Record) -> tuple[int, int]:
+    """Of the record's part in the study, and of its column there; what the study does not know comes last."""
+    for number, part in enumerate(study.parts):
+        if part.name == record.part:
+            names = [column.name for column in part.columns]
+            return number, names.index(record.column) if record.column in names else len(names)
+    return len(study.parts), 0

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from inferometer.bench.study.scale import FULL
-from inferometer.cli.options import at_least, positive_number
+from inferometer.cli.options import add_tuning_option, at_least, positive_number
 
 SUMMARY = "run a study's cases, or say what that would take"
 FOLDER = Path("inferometer-studies")
@@ -26,6 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     cases.add_argument("--runs", type=at_least(1), metavar="N", help="measured runs of each case (default: the study's)")
     cases.add_argument("--no-energy", action="store_true", help="do not repeat each phase for two seconds to read its energy")
+    add_tuning_option(cases, default=None, meaning="the study's, or 60")
     cases.add_argument("--find-edge", action="store_true", help="then look for the largest batch of each column that fits")
     where = parser.add_argument_group("where, and within what")
     where.add_argument("--device", metavar="auto|cpu|cuda[:N]", help="where to run (default: the first GPU, else the CPU)")

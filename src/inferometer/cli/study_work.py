@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from types import FrameType
 
 from inferometer.bench.conduct.conductor import BudgetSpentError, Conduct, Conductor
+from inferometer.bench.machine.foreign import foreign
 from inferometer.bench.machine.place import Place, find_place
 from inferometer.bench.plan.edge_search import EdgeSearch, edge_part, edge_searches
 from inferometer.bench.plan.plan import Planned, plan
@@ -21,6 +19,7 @@ from inferometer.bench.records.session import Session
 from inferometer.bench.study.folder import StudyFolder, key_of, latest
 from inferometer.bench.study.library import find_study
 from inferometer.bench.study.study import Settings, Study
+from inferometer.cli.streams import tell
 from inferometer.cli.study_forecast import forecast_json, forecast_table
 from inferometer.cli.study_run import FOLDER
 from inferometer.hardware.detect import detect
@@ -43,16 +42,20 @@ def carry_out(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         _print_plan(plans, as_json=arguments.json)
         return 0
+    for place in {planned.question.place.torch_name: planned.question.place for planned in plans}.values():
+        held = foreign(place, machine)
+        if held is not None:
+            tell(held)
     session = Session.begin(machine)
     path = arguments.folder or FOLDER / study.name
-    with StudyFolder(path, document, session, resume=arguments.resume, say=_say) as folder, _ends_on_signals():
+    with StudyFolder(path, document, session, resume=arguments.resume, say=tell) as folder:
         work = _Work(study, plans, folder)
         conduct = Conduct(isolate=arguments.isolate, budget_s=None if arguments.budget_minutes is None else 60 * arguments.budget_minutes)
         with Conductor(session, conduct, work.take, study=study.name, oomed=work.oomed()) as conductor:
             failure = work.run(conductor, find_edge=arguments.find_edge)
         records = work.answers()
         if failure is not None:
-            _say(failure)
+            tell(failure)
             return FAILED
         from inferometer.cli.study_output import write_documents
 
@@ -72,6 +75,7 @@ def _overrides(arguments: argparse.Namespace) -> Settings:
         "gpu_memory": arguments.gpu_memory,
         "timeout_s": arguments.timeout_seconds,
         "energy": False if arguments.no_energy else None,
+        "tuning_seconds": arguments.tuning_seconds,
     }
     return {name: value for name, value in given.items() if value is not None}
 
@@ -89,7 +93,7 @@ class _Work:
         before = latest(self.folder.records).get(key_of(record))
         if before is None or record.status != "skipped" or before.evidence != record.evidence:
             self.folder.append(record)
-        _say(_line(record, len(self._done()), len(self.plans)))
+        tell(_line(record, len(self._done()), len(self.plans)))
 
     def oomed(self) -> set[tuple[str, str]]:
         """Columns of parts of which a case ran out of memory in an earlier session."""
@@ -100,13 +104,13 @@ class _Work:
         left = self._left()
         earlier = len(self.plans) - len(left)
         if earlier:
-            _say(f"{earlier} of {len(self.plans)} cases have their records in {self.folder.path}")
+            tell(f"{earlier} of {len(self.plans)} cases have their records in {self.folder.path}")
         searches = edge_searches(self.plans, []) if find_edge else []
         try:
             conductor.run(left, later=[search.base for search in searches])
             self._find_edges(conductor, searches)
         except BudgetSpentError:
-            _say(f"--budget-minutes is spent with {len(self._left())} cases left; run the same command with --resume to go on")
+            tell(f"--budget-minutes is spent with {len(self._left())} cases left; run the same command with --resume to go on")
         except OSError as error:
             return f"error: {self.folder.path}: {error.strerror}; {len(self.folder.records)} records are in it; go on with --resume"
         return None
@@ -126,7 +130,7 @@ class _Work:
                 before = len(self.folder.records)
                 conductor.run([planned], later=[other.base for other in searches[position:]])
                 search.observe(self.folder.records[before])
-            _say(f"{search.base.question.cell.part}, {search.base.question.cell.column}: {search.result}")
+            tell(f"{search.base.question.cell.part}, {search.base.question.cell.column}: {search.result}")
 
     def _done(self) -> set[object]:
         """Questions with a record. One that was skipped for a reason which has gone is asked again."""
@@ -156,22 +160,3 @@ def _print_plan(plans: Sequence[Planned], *, as_json: bool) -> None:
         print()
     else:
         print(forecast_table(plans))
-
-
-def _say(line: str) -> None:
-    print(f"inferometer: {line}", file=sys.stderr, flush=True)
-
-
-@contextmanager
-def _ends_on_signals() -> Iterator[None]:
-    """A supervisor's signal ends the run like a terminal's interrupt: the processes end, and what was measured is there."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -10,7 +10,7 @@ import torch
 from inferometer.errors import UserError
 from inferometer.hardware.host import Host, read_host
 from inferometer.kernels.support import usable
-from inferometer.model.formats import NARROW_KV_DTYPES
+from inferometer.model.formats import kv_format
 from inferometer.nn.numerics import Numerics
 
 DTYPES: dict[str, torch.dtype] = {
@@ -34,10 +34,11 @@ def resolve_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         device = None
-    if device is None or device.type not in ("cpu", "cuda"):
+    # torch numbers processors, too, and takes any number: they are one device.
+    if device is None or device.type not in ("cpu", "cuda") or (device.type == "cpu" and name != "cpu"):
         raise UserError(f"--device {name} is unknown; use auto, cpu, cuda or cuda:N")
     if device.type == "cpu":
-        return torch.device("cpu")
+        return device
     if not torch.cuda.is_available():
         raise UserError(f"--device {name} asks for a GPU, but torch sees none here; use --device cpu")
     index = device.index or 0
@@ -77,13 +78,12 @@ def resolve_numerics(device: torch.device, *, deterministic: bool) -> Numerics:
 
 def resolve_kv_dtype(name: str, *, deterministic: bool) -> torch.dtype | None:
     """The type of the KV cache for a --kv-dtype value; None for the activations' own. Raises UserError for an unknown name."""
-    if name == "auto":
+    wanted = kv_format(name)
+    if wanted is None:
         return None
-    if name not in NARROW_KV_DTYPES:
-        raise UserError(f"--kv-dtype {name} is unknown; use auto, {' or '.join(NARROW_KV_DTYPES)}")
     if deterministic:
         raise UserError("--deterministic with --kv-dtype: a page's scale follows what comes to it at a time; leave one of them out")
-    return torch.int8 if name == "int8" else torch.float8_e4m3fn
+    return torch.int8 if wanted == "int8" else torch.float8_e4m3fn
 
 
 def supports(device: torch.device, dtype: torch.dtype) -> bool:

@@ -124,6 +124,7 @@ class LLM:
         self.description = described if weights == "dummy" else with_weights(described, revision=revision)
         self.weight_format = resolve_quantize(quantize, read_quantisation(self.description.config, self.description.name))
         self._engine: Engine | None = None
+        self._device_room = 0  # pages that the engine's device has memory for
         self._loop = SharedLoop()
         self.last_states: torch.Tensor | None = None  # of the text that was read last
         if size > 1:
@@ -183,10 +184,12 @@ class LLM:
         if self._engine is None:
             self.tune()
             sweep_tokens = self.sweep_tokens(self.admission, SEATS)
-            room = self.page_room(seats=SEATS, sweep_tokens=sweep_tokens)
+            self._device_room = self.room(seats=SEATS, sweep_tokens=sweep_tokens)
+            room = self.page_room(seats=SEATS, sweep_tokens=sweep_tokens, device=self._device_room)
             self._engine = self.make_engine(
                 pages=room.pages,
                 device_pages=room.device,
+                slot_pages=room.slot_pages,
                 sweep_tokens=sweep_tokens,
                 admission=over_the_link(self.admission, self.prompts_beside),
             )
@@ -285,7 +288,9 @@ class LLM:
         self, prompts: Prompts, params: SamplingParams | Sequence[SamplingParams] = SamplingParams()
     ) -> Generator[tuple[int, Completion], None, None]:
         """As `generate`, but yields each completion, behind the place of its prompt, as it ends. Checked and closed as `stream`."""
-        return self._completions(self._checked(prompts, params))
+        requests = self._checked(prompts, params)
+        self._beside.say_if_pointless(requests, self._device_room)
+        return self._completions(requests)
 
     def check(self, prompt: str | Sequence[int], params: SamplingParams) -> list[int]:
         """The token ids of a prompt that could run. Raises UserError for one that could not, before any runs."""
@@ -300,7 +305,9 @@ class LLM:
         The request is checked at once, before the first token is asked for. Several iterators may be open at a time: each drives the
         engine for all of them. Raises RuntimeError if the engine is cleared or closed meanwhile.
         """
-        return self._streamed(self._checked(prompts, params))
+        requests = self._checked(prompts, params)
+        self._beside.say_if_pointless(requests, self._device_room)
+        return self._streamed(requests)
 
     def encode(self, texts: str | Sequence[str] | Sequence[Sequence[int]], *, pooling: Pooling | None = None) -> numpy.ndarray:
         """float32 (texts, hidden): one vector a text, from an encoder.

@@ -13,10 +13,12 @@ UNASKED_BYTES = 32 << 30
 
 @dataclass(frozen=True, slots=True)
 class PageRoom:
-    """pages: on both sides. device: those of them on the device."""
+    """pages: on both sides. device: those of them on the device. slot_pages: those of one layer that come from the host together, None for
+    as many as the engine finds best."""
 
     pages: int
     device: int
+    slot_pages: int | None = None
 
     @property
     def elsewhere(self) -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
-from inferometer.engine.engine import LONGEST, PAGE_SIZE
+from inferometer.engine.engine import LONGEST, PAGE_SIZE, SEATS
 from inferometer.engine.loaded_part import DeviceLimits
 from inferometer.engine.memory import activation_bytes, page_budget
 from inferometer.engine.page_room import UNASKED_BYTES, PageRoom, share_pages
@@ -20,6 +21,7 @@ from inferometer.model.byte_size import gib
 from inferometer.nn.cache import PagedCache
 from inferometer.nn.tiered_cache import slot_pages_for, slots_bytes
 from inferometer.nn.transformer import Transformer
+from inferometer.schedule.request import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +84,60 @@ class RoomBeside:
             return PageRoom(*[device if wanted is None else min(device, wanted)] * 2)
         spec, dtype = self.model.local, self.kv_dtype
         page = PagedCache.page_bytes(spec, dtype, PAGE_SIZE)
-        most_each = -(-(spec.context_limit or LONGEST) // PAGE_SIZE)
+        most_each = self._most_pages
         most = seats * most_each if wanted is None else wanted
-        if most <= device:
-            message = "all pages of the KV cache fit on the device: bringing them in is pointless and slow; leave out --offload pages"
-            warnings.warn(message, PointlessWarning, stacklevel=3)
-        elsewhere = self._host_room_bytes // page
-        slot = slot_pages_for(spec, dtype, PAGE_SIZE, longest=min(most_each, elsewhere), elsewhere=elsewhere)
+        elsewhere = min(most, self._host_room_bytes // page)
+        longest = min(most_each, elsewhere)
+        slot = slot_pages_for(spec, dtype, PAGE_SIZE, longest=longest, elsewhere=elsewhere)
+        # Smaller where memory is short: a copy is then sooner over, and the longest sequence has room all the same.
+        slots = device * page if share == 1 else device * page // 2
+        slot = min(slot, max(longest, slots // slots_bytes(spec, dtype, PAGE_SIZE, 1)))
         beside = -(-slots_bytes(spec, dtype, PAGE_SIZE, slot) // page)
         if device < beside:
             short = f"{gib(beside * page)} through which pages come, and {gib(device * page)}"
-            raise UserError(f"--offload pages needs {short} are free on the device; raise --gpu-memory or stream more weights")
-        return share_pages(share, device - beside, elsewhere, most)
+            asked = "--offload pages" if self.storage.offload.disk is None else "--percent"
+            raise UserError(f"{asked} needs {short} are free on the device; {self._relief(fit=most <= device)}")
+        if most <= device:
+            message = f"all pages of the KV cache fit on the device: bringing them in is pointless and slow; {self._without}"
+            warnings.warn(message, PointlessWarning, stacklevel=3)
+        room = share_pages(share, device - beside, elsewhere, most)
+        return replace(room, slot_pages=min(slot, max(1, room.elsewhere)))
+
+    def say_if_pointless(self, requests: Sequence[Request], device: int) -> None:
+        """Warns where all pages of these requests, as many as run together, would fit on the device, though they are to be elsewhere.
+
+        device: pages that it has room for. Where all that could ever be asked for fits, `shared` has said so.
+        """
+        if not self.storage.offload.pages or SEATS * self._most_pages <= device:
+            return
+        held = sorted((-(-(request.tokens - 1) // PAGE_SIZE) for request in requests), reverse=True)
+        if sum(held[:SEATS]) <= device:
+            message = (
+                f"all pages of {'this prompt' if len(requests) == 1 else f'these {len(requests)} prompts'} fit on the device: bringing "
+                f"them in is pointless and slow; {self._without}"
+            )
+            warnings.warn(message, PointlessWarning, stacklevel=4)
+
+    @property
+    def _most_pages(self) -> int:
+        """Of one sequence."""
+        return -(-(self.model.local.context_limit or LONGEST) // PAGE_SIZE)
+
+    @property
+    def _without(self) -> str:
+        """What leaves all pages on the device."""
+        return "leave out --offload pages" if self.storage.offload.disk is None else "make the third of --percent's numbers 100"
+
+    def _relief(self, *, fit: bool) -> str:
+        """What leaves the device more memory. fit: whether all pages would have room there."""
+        if fit:
+            return f"all pages fit there: {self._without}"
+        streamed = self.storage.offload.weights
+        if streamed == 1:
+            return "raise --gpu-memory"
+        if self.storage.offload.disk is not None:
+            return "raise --gpu-memory, or lower the first of --percent's numbers"
+        return f"raise --gpu-memory, or stream {'more of the weights' if streamed else 'the weights too (--offload weights,pages)'}"
 
     @property
     def _host_room_bytes(self) -> int:

@@ -14,6 +14,7 @@ from inferometer.estimate.limits import Limits
 from inferometer.estimate.memory import Memory
 from inferometer.estimate.request import Request
 from inferometer.estimate.run import Total
+from inferometer.estimate.run_bound import RunBound
 
 Phase = Literal["forward_ms", "prefill_ms", "decode_token_ms"]
 PHASES: tuple[Phase, ...] = ("forward_ms", "prefill_ms", "decode_token_ms")
@@ -34,7 +35,8 @@ class PhaseEstimate:
 class Estimate:
     """An estimate. Times are milliseconds, None for a phase that the request does not have.
 
-    total: the run as a whole: prompts and all generated tokens, or the groups in their order; None for a forward alone.
+    total, least: the run as a whole, prompts and all generated tokens or the groups in their order, and its bound; None for a forward
+    alone.
     mixed: a decode step with prompt tokens beside it, where that was asked for.
 
     prefill_ms: one pass over the prompts and the first token of each. decode_token_ms: the mean of the steps after it, one token a
@@ -49,6 +51,7 @@ class Estimate:
     memory: Memory
     fit: Fit
     total: Total | None
+    least: RunBound | None
     mixed: PhaseEstimate | None
     limits: Limits
 
@@ -163,11 +166,12 @@ class Estimate:
     def interval(self) -> dict[str, tuple[float, float]]:
         """(low, high) by the figure's name. No time is expected below its bound."""
         low, high = self.times.low, self.times.high
-        found: dict[str, tuple[float, float]] = {}
-        for name, each in self.phases.items():
-            found[name] = (max(low * each.cost.ms, min(each.bound.ms, each.cost.ms)), high * each.cost.ms)
-        if self.total_ms is not None:
-            found["total_ms"] = (low * self.total_ms, high * self.total_ms)
+        times: dict[str, tuple[float, float]] = {name: (each.cost.ms, each.bound.ms) for name, each in self.phases.items()}
+        if self.total_ms is not None and self.least is not None:
+            times["total_ms"] = self.total_ms, self.least.ms
+        if self.mixed is not None:
+            times[MIXED] = self.mixed.cost.ms, self.mixed.bound.ms
+        found = {name: (max(low * ms, min(least, ms)), high * ms) for name, (ms, least) in times.items()}
         found["peak_memory_bytes"] = (MEMORY_FACTORS[0] * self.peak_memory_bytes, MEMORY_FACTORS[1] * self.peak_memory_bytes)
         if self.j_per_token is not None:
             found["j_per_token"] = (self.energies.low * self.j_per_token, self.energies.high * self.j_per_token)
@@ -254,7 +258,7 @@ class Estimate:
             "total_ms": self.total_ms,
             **({} if self.mixed is None else {MIXED: self.mixed.cost.ms}),
             "interval": {name: list(ends) for name, ends in self.interval.items()},
-            "bound": self.bound,
+            "bound": {**self.bound, "total_ms": None if self.least is None else self.least.ms},
             "breakdown": self.breakdown,
             "fits": self.fits,
             "short_by_bytes": self.short_by_bytes,

@@ -19,11 +19,13 @@ class Bound:
     ms: the sum over ops of max(FLOPs / rate, compulsory bytes / bandwidth), and of collective bytes / link bandwidth.
     shares: which part of it each resource takes, an op's whole time counting for what binds it. kinds: milliseconds by kind of op.
     compute_ms, memory_ms: what all FLOPs, and all compulsory bytes, would take alone; over a measured time they are the utilisation.
+    link_ms: the same of what comes over a link.
     """
 
     ms: float
     compute_ms: float
     memory_ms: float
+    link_ms: float
     shares: Mapping[Resource, float]
     kinds: Mapping[str, float]
     basis: LimitsBasis
@@ -47,7 +49,15 @@ def bound(ops: Iterable[Op], limits: Limits) -> Bound:
         kinds[op.kind] = kinds.get(op.kind, 0.0) + op.count * seconds * 1e3
     total = sum(spent.values())
     shares = {resource: (seconds / total if total else 0.0) for resource, seconds in spent.items()}
-    return Bound(ms=total * 1e3, compute_ms=compute * 1e3, memory_ms=memory * 1e3, shares=shares, kinds=kinds, basis=limits.basis)
+    return Bound(
+        ms=total * 1e3,
+        compute_ms=compute * 1e3,
+        memory_ms=memory * 1e3,
+        link_ms=spent["link"] * 1e3,
+        shares=shares,
+        kinds=kinds,
+        basis=limits.basis,
+    )
 
 
 def op_bound(op: Op, limits: Limits) -> tuple[Resource, float]:
@@ -74,6 +84,7 @@ def mean_bound(bounds: tuple[Bound, ...]) -> Bound:
         ms=total / count,
         compute_ms=sum(b.compute_ms for b in bounds) / count,
         memory_ms=sum(b.memory_ms for b in bounds) / count,
+        link_ms=sum(b.link_ms for b in bounds) / count,
         shares=shares,
         kinds=kinds,
         basis=bounds[0].basis,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from inferometer.hardware.device import Topology
 from inferometer.hardware.links import Link
@@ -23,15 +24,29 @@ _ONE_SHOT_SHARE = 0.5
 # 4.0 us behind others of its kind and 4.4 us between two products, 8.5 us for 1 MiB; of one word it takes 2.3 us. Shares are of what the
 # wires carry: the copy engines, 64 MiB alone in 176 us, and launches that write words.
 _PEER_FLOOR_S = 4.4e-6
+# Each further rank is one more to send to and to wait for: torch's one-shot sums of 8 KiB in graphs take 6.5 us over two H200s and 7.6 over
+# four, those of 64 KiB 6.6 and 8.4.
+_FURTHER_S = 0.55e-6
 _WORD_S = 2.3e-6
 _PEER_SHARE = 0.51
 _COPY_SHARE = 0.85
 # A large sum is one launch, in which each device is sent its rows of all parts, adds them up and norms them, and sends them to all: 31 us
-# for 1 MiB, 41 for 4, 77 for 16 and 211 for 64, each way over the link at 0.94 of what copies alone carry. Of more devices that holds where
-# each sends to the others by turns; sent to one after another in one order, the first half takes as long as n (n - 1) / 2 parts, not n - 1.
+# for 1 MiB, 41 for 4, 77 for 16 and 211 for 64, each way over the link at 0.94 of what copies alone carry. All of n devices send their
+# parts to the first, then to the second: what a device is sent at a time comes from all others, and what it sends waits for that. The last
+# has sent its parts after the n (n - 1) / 2 that pass one receiver after another, not after its own n - 1. Of two both are one. Results go
+# to all row by row.
 _ROWS_FLOOR_S = 30e-6
+# That is of sums behind each other. In a model's prompts ranks wait for each other besides: what they have done since the last sum ends at
+# another time on each. On two H200s an earlier engine, whose sums went through the library, took 106.9 ms for 8 prompts of 1024 of
+# bloomz-7b1; one of them took 168.7, where 158.8 are expected, so that half of the work takes 79.7 where 75.0 are; 61 sums of 256 us with
+# norms of 62 leave 128 us at each. No row of today's engine is in that. A rank by itself has none of it: with pauses in place of its sums
+# it takes 88.7 ms, where 88.2 are expected with sums as long (benchmarks/rank_alone.py). Behind one product alone a sum takes 20 us more.
+_APART_S = 128e-6
+# More than two may add up by the library instead, which norms nothing; a call that is not recorded takes as much more than one that is.
+_CALL_S = 9e-6
 _ROWS_SHARE = 0.94
 _ROWS_BYTES = 64 << 20  # of a launch at most
+_PROMPTS_BYTES = 4 << 20  # of decode steps are smaller ones, which were measured between products
 
 
 def all_reduce_s(payload_bytes: float, devices: int, link: Link, *, one_shot: bool) -> float:
@@ -51,13 +66,58 @@ def reaches(link: Link) -> bool:
     return link.topology != "host"
 
 
+def measured_sum_s(payload_bytes: float, devices: int, link: Link) -> float | None:
+    """Seconds of a sum of `payload_bytes` over `devices` as sums were measured over this link; None where none over so many were.
+
+    What lies between two sizes is taken in the proportion of its bytes; what is larger than the largest goes in as many launches.
+    """
+    measured = link.sums_over(devices)
+    if not measured:
+        return None
+    largest = measured[-1][0]
+    if payload_bytes > largest:
+        whole, rest = divmod(payload_bytes, largest)
+        last = measured_sum_s(rest, devices, link) if rest else 0.0
+        assert last is not None, "there are sizes"
+        return whole * _never_less(measured)[-1][1] + last
+    known = _never_less(measured)
+    before, least = known[0]
+    for nbytes, seconds in known:
+        if payload_bytes <= nbytes:
+            share = (payload_bytes - before) / (nbytes - before) if payload_bytes > before else 1.0
+            return least + share * (seconds - least)
+        before, least = nbytes, seconds
+    return least
+
+
+def _never_less(measured: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """The same without what noise has made of them: more bytes take no less."""
+    return [(nbytes, max(seconds for _, seconds in measured[: i + 1])) for i, (nbytes, _) in enumerate(measured)]
+
+
 def peer_sum_s(payload_bytes: float, devices: int, link: Link) -> float:
     """Seconds of a sum of `payload_bytes` over `devices` that write into each other's memory, residual and norm included."""
-    floor = _PEER_FLOOR_S + (0.0 if link.word_s is None else link.word_s - _WORD_S)
+    measured = measured_sum_s(payload_bytes, devices, link)
+    if measured is not None:
+        return measured
+    floor = _PEER_FLOOR_S + (devices - 2) * _FURTHER_S + (0.0 if link.word_s is None else link.word_s - _WORD_S)
     at_once = floor + (devices - 1) * payload_bytes / (_copies(link) * _PEER_SHARE / _COPY_SHARE)
-    sent = 2 * (devices - 1) / devices * payload_bytes
+    sent = (devices * (devices - 1) / 2 + devices - 1) / devices * payload_bytes
     launches = max(1, math.ceil(payload_bytes / _ROWS_BYTES))
     return min(at_once, launches * _ROWS_FLOOR_S + sent / (_copies(link) * _ROWS_SHARE))
+
+
+def normed_sum_s(payload_bytes: float, devices: int, link: Link, norm_s: float) -> float:
+    """Seconds of such a sum in a model's layer, waiting for the others included, in the way that measuring would choose.
+
+    norm_s: of residual and norm as a launch of its own, which the library's sums leave to be done.
+    """
+    measured = measured_sum_s(payload_bytes, devices, link)
+    by_rows = peer_sum_s(payload_bytes, devices, link) if measured is None else measured
+    apart = _APART_S if payload_bytes > _PROMPTS_BYTES else 0.0
+    if devices == 2 or measured is not None:
+        return by_rows + apart
+    return apart + min(by_rows, all_reduce_s(payload_bytes, devices, link, one_shot=False) + _CALL_S + norm_s)
 
 
 def _copies(link: Link) -> float:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from inferometer.estimate.answer import PHASES, Estimate, Phase, PhaseEstimate
 from inferometer.estimate.beside_link import prompt_tokens
-from inferometer.estimate.bound import mean_bound
+from inferometer.estimate.bound import Bound, mean_bound
 from inferometer.estimate.cost import mean_cost
 from inferometer.estimate.deployment import Deployment
 from inferometer.estimate.fit import fit
@@ -20,6 +20,7 @@ from inferometer.estimate.memory import Memory, is_cpu, memory
 from inferometer.estimate.power import power
 from inferometer.estimate.request import Request, resolve
 from inferometer.estimate.run import Total, forward_step, prefill_step
+from inferometer.estimate.run_bound import RunBound, in_any_order, one_after_another
 from inferometer.hardware.calibration import Calibration
 from inferometer.hardware.device import DeviceSpec
 from inferometer.model.description import ModelDescription
@@ -100,6 +101,7 @@ def estimate(
         memory=needed,
         fit=fit(request, needed),
         total=_total(request, where, stream, phases),
+        least=_least(request, where, stream, phases),
         mixed=None if request.mixed_tokens is None else _phase(request, where, stream, (_mixed(request, request.mixed_tokens),)),
         limits=where.limits,
     )
@@ -127,7 +129,7 @@ def deployment(request: Request) -> Deployment:
         stack=request.stack,
         layout=request.layout,
         formats=request.formats,
-        limits=limits(request.device, request.calibration, request.link),
+        limits=limits(request.device, request.calibration, request.link, sharing=request.layout.devices if is_cpu(request.device) else 1),
         power=power(request.device),
     )
 
@@ -165,14 +167,20 @@ def host_stream(request: Request) -> HostStream | None:
 
 
 def _phase(request: Request, where: Deployment, stream: HostStream | None, steps: tuple[Step, ...]) -> PhaseEstimate:
-    costs, bounds = [where.cost(step) for step in steps], [where.bound(step) for step in steps]
+    costs = [where.cost(step) for step in steps]
     if stream is not None:
         static = None if where.power is None else where.power.static_w
         passes = [_passes(request, where, stream, step) for step in steps]
         costs = [stream.cost(cost, step, count, static) for cost, step, count in zip(costs, steps, passes, strict=True)]
+    return PhaseEstimate(cost=mean_cost(costs), bound=_bound(where, stream, steps))
+
+
+def _bound(where: Deployment, stream: HostStream | None, steps: tuple[Step, ...]) -> Bound:
+    bounds = [where.bound(step) for step in steps]
+    if stream is not None:
         # The least passes are one: a sweep of all tokens.
         bounds = [stream.bound(each, step, 1) for each, step in zip(bounds, steps, strict=True)]
-    return PhaseEstimate(cost=mean_cost(costs), bound=mean_bound(tuple(bounds)))
+    return mean_bound(tuple(bounds))
 
 
 def _passes(request: Request, where: Deployment, stream: HostStream, step: Step) -> int:
@@ -188,6 +196,21 @@ def _sweep_tokens(where: Deployment, stream: HostStream | None) -> int | None:
     if most is None or stream is None or not stream.weight_bytes:
         return most
     return max(most, prompt_tokens(where, stream.weight_bytes, stream.bytes_s))
+
+
+def _least(request: Request, where: Deployment, stream: HostStream | None, phases: Mapping[Phase, PhaseEstimate]) -> RunBound | None:
+    """Of groups, that of the work in any order with as many sequences in flight: no order makes a sweep do more than a token of each."""
+    asked = request.workload
+    if not asked.generated:
+        return None
+    if request.order is None or asked.group is None:
+        bounds = {phase: each.bound for phase, each in phases.items()}
+        return one_after_another(bounds["prefill_ms"], bounds.get("decode_token_ms"), asked.generated - 1)
+    groups = 1 if request.order == "row" else request.num_groups
+    flight = asked.batch if groups is None else min(asked.batch, groups * asked.group)
+    together = replace(request, order=None, workload=replace(asked, batch=flight, group=None))
+    bounds = {phase: _bound(where, stream, steps) for phase, steps in phase_steps(together, where).items()}
+    return in_any_order(bounds["prefill_ms"], bounds.get("decode_token_ms"), asked.generated - 1).times(asked.batch / flight)
 
 
 def _total(request: Request, where: Deployment, stream: HostStream | None, phases: Mapping[Phase, PhaseEstimate]) -> Total | None:

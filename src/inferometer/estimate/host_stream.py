@@ -56,9 +56,14 @@ class HostStream:
     def bound(self, bound: Bound, step: Step, passes: int) -> Bound:
         """The least time of the same."""
         ms = self._ms(step, passes, self.wire_bytes_s)
+        bound = replace(bound, link_ms=1e3 * self._comes(step, passes) / self.wire_bytes_s)
         return bound if ms <= bound.ms else replace(bound, ms=ms, shares={"memory": 0.0, "compute": 0.0, "link": 1.0})
 
+    def _comes(self, step: Step, passes: int) -> float:
+        """Bytes from the host."""
+        return passes * self.weight_bytes + self.token_bytes * step.context_tokens
+
     def _ms(self, step: Step, passes: int, bytes_s: float) -> float:
-        comes = passes * self.weight_bytes + self.token_bytes * step.context_tokens
+        comes = self._comes(step, passes)
         goes = self.token_bytes * step.tokens
         return 1e3 * max(comes / bytes_s, goes / bytes_s, (comes + goes) / (BOTH_WAYS * bytes_s))

@@ -8,6 +8,7 @@ from typing import Literal
 
 from inferometer.errors import UserError
 from inferometer.hardware.calibration import Calibration
+from inferometer.hardware.catalogue import CPU
 from inferometer.hardware.ceilings import ceilings
 from inferometer.hardware.device import DeviceSpec
 from inferometer.hardware.links import Link, link_between
@@ -48,18 +49,53 @@ class Limits:
         """Of element-wise work."""
         return self.vector.get(dtype) or self.vector["float32"]
 
+    def part(self, ranks: int) -> Limits:
+        """What each of so many ranks has that share the device, as those on a CPU do: an equal part of its cores and its memory's rate."""
+        rates = [{dtype: rate / ranks for dtype, rate in each.items()} for each in (self.matmul, self.vector)]
+        return replace(self, memory_bytes_s=self.memory_bytes_s / ranks, matmul=rates[0], vector=rates[1])
 
-def limits(device: DeviceSpec, calibration: Calibration | None = None, link: Link | None = None) -> Limits:
+
+def limits(device: DeviceSpec, calibration: Calibration | None = None, link: Link | None = None, *, sharing: int = 1) -> Limits:
     """The limits of `device`, measured if it is calibrated, else from its datasheet.
 
-    Raises UserError for a device described without the rates that a bound needs.
+    sharing: ranks that have the device together, as on a CPU, and of which one is meant; `link` is then theirs, of `rank_link`. Raises
+    UserError for a device described without the rates that a bound needs.
     """
+    whole = _limits(device, calibration, link)
+    return whole if sharing == 1 else whole.part(sharing)
+
+
+def rank_link(calibration: Calibration | None, ranks: int) -> Link | None:
+    """What so many ranks on this machine's CPU talk over: its memory, by the sums that were measured; None where none were.
+
+    Of a number of ranks between two that were measured the sums are in its proportion.
+    """
+    measured = {} if calibration is None or calibration.slug != CPU else calibration.sums_s
+    if not measured or not min(measured) <= ranks <= max(measured):
+        return None
+    assert calibration is not None, "it has sums"
+    fewer, more = max(count for count in measured if count <= ranks), min(count for count in measured if count >= ranks)
+    share = 0.0 if more == fewer else (ranks - fewer) / (more - fewer)
+    sizes = sorted(set(measured[fewer]) & set(measured[more]))
+    times = tuple((size, measured[fewer][size] + share * (measured[more][size] - measured[fewer][size])) for size in sizes)
+    return Link(
+        kind="memory",
+        name="the host's memory, through gloo",
+        bandwidth_bytes_s=calibration.bandwidth_bytes_s,
+        latency_s=None,
+        topology="host",
+        joins=max(measured),
+        sums=((ranks, times),),
+    )
+
+
+def _limits(device: DeviceSpec, calibration: Calibration | None, link: Link | None) -> Limits:
     known = ceilings(device, calibration)
     matmul: dict[str, float] = {str(dtype): rate for dtype, rate in known.matmul_flop_s.items()}
     vector: dict[str, float] = {str(dtype): rate for dtype, rate in known.vector_flop_s.items()}
     bandwidth, basis = known.memory_bandwidth_bytes_s, known.basis
     if bandwidth is None or not matmul:
-        if device.slug != "cpu":
+        if device.slug != CPU:
             raise UserError(f"--device {device.slug}: its description lacks memory_bandwidth_gb_s or vector_tflop_s; add them to the file")
         return _assumed(device, link)
     matmul.setdefault("float32", min(matmul.values()))
@@ -76,9 +112,10 @@ def limits(device: DeviceSpec, calibration: Calibration | None = None, link: Lin
 
 def _measured(link: Link | None, device: DeviceSpec, calibration: Calibration | None) -> Link | None:
     """The link with what was measured over it: over the fastest that two such devices have, which is what they use."""
-    if link is None or calibration is None or link.kind != link_between(device).kind:
+    if link is None or calibration is None or device.slug == CPU or link.kind != link_between(device).kind:
         return link
-    return replace(link, copy_bytes_s=calibration.peer_bytes_s, word_s=calibration.peer_sum_s)
+    sums = tuple((devices, tuple(sorted(times.items()))) for devices, times in sorted(calibration.sums_s.items()))
+    return replace(link, copy_bytes_s=calibration.peer_bytes_s, word_s=calibration.peer_sum_s, sums=sums)
 
 
 def _assumed(device: DeviceSpec, link: Link | None) -> Limits:

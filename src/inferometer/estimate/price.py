@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from inferometer.estimate.attention import Attention
-from inferometer.estimate.collective import all_reduce_s, gather_s, peer_sum_s, reaches, transfer_s
+from inferometer.estimate.collective import all_reduce_s, gather_s, measured_sum_s, normed_sum_s, peer_sum_s, reaches, transfer_s
 from inferometer.estimate.cost import Cost, OpTime
 from inferometer.estimate.gemm import overlapped, product
 from inferometer.estimate.machine import Machine
@@ -236,13 +236,22 @@ class Pricing:
         if op.name.endswith("all_reduce"):
             payload = op.shape[0] * op.shape[1] * self.formats.item_bytes
             if self._peers:
-                return peer_sum_s(payload, self.devices, link)
+                # Read and written: the sum and the residual, the new residual and what is normed.
+                return normed_sum_s(payload, self.devices, link, norm_s=4 * payload / self._bytes_s)
+            measured = measured_sum_s(payload, self.devices, link) if self.stack.peer_sums else None
+            if measured is not None:
+                return measured
             return all_reduce_s(payload, self.devices, link, one_shot=self.stack.one_shot)
         if op.name.endswith("transfer"):
             return transfer_s(op.collective_bytes, link)
         if self._peers:
             row = op.shape[1] * self.formats.item_bytes / self.devices if self.sorts else _PEAK_BYTES
             return peer_sum_s(op.shape[0] * row, self.devices, link)
+        if not self.machine.asynchronous:
+            # Through the host a sum of few numbers is what all have sent to all, as a gather is.
+            measured = measured_sum_s(op.collective_bytes / (self.devices - 1), self.devices, link)
+            assert measured is not None, "ranks on a CPU have a link where sums over it were measured"
+            return measured
         return gather_s(op.collective_bytes, self.devices, link)
 
     @property

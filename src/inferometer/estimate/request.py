@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal, cast, get_args
 
 from inferometer.errors import ModelError, UserError
 from inferometer.estimate.groups import Order
 from inferometer.estimate.layout import PARALLELS, Layout
+from inferometer.estimate.limits import rank_link
 from inferometer.estimate.memory import is_cpu
 from inferometer.estimate.stack import Stack, find_stack
 from inferometer.estimate.workload import Workload
@@ -18,7 +19,7 @@ from inferometer.hardware.catalogue import find_device, slugs
 from inferometer.hardware.device import DeviceSpec
 from inferometer.hardware.links import Link, host_link, link_between
 from inferometer.model.description import ModelDescription, describe
-from inferometer.model.formats import COMPUTE_DTYPES, DTYPE_ALIASES, KV_DTYPES, Formats, WeightFormat, weight_format
+from inferometer.model.formats import COMPUTE_DTYPES, DTYPE_ALIASES, Formats, WeightFormat, kv_format, weight_format
 from inferometer.model.offload import NOWHERE_ELSE, Offload, read_offload
 from inferometer.model.outline import read_outline
 from inferometer.model.quantisation import read_quantisation, resolve_quantize
@@ -100,13 +101,24 @@ def resolve(
     gpus = layout.devices if gpus is None else gpus
     if layout.devices > gpus:
         raise UserError(f"--tensor-parallel {layout.devices} needs as many GPUs, and --gpus is {gpus}")
+    measured = _measured(found) if calibration == "auto" else calibration
+    joined = None
     if is_cpu(found) and gpus > 1:
-        raise UserError(f"--gpus {gpus}: cpu is one device; name a GPU with --device")
+        joined = rank_link(measured, gpus) if layout.parallel == "tensor" and layout.devices == gpus else None
+        if joined is None:
+            known = measured.sums_s if measured is not None else ()
+            remedy = "or measure what its ranks add up with `inferometer devices --calibrate --device cpu`"
+            if known:
+                remedy = f"its ranks were measured from {min(known)} to {max(known)}"
+            raise UserError(f"--gpus {gpus}: cpu is one device; name a GPU with --device; {remedy}")
+        # Ranks on a CPU have its memory together.
+        found = replace(found, memory_bytes=found.memory_bytes // gpus, visible_memory_bytes=None)
     name = resolve_dtype(dtype, found, config)
-    if kv_dtype != "auto" and DTYPE_ALIASES.get(kv_dtype, kv_dtype) not in KV_DTYPES:
-        raise UserError(f"--kv-dtype {kv_dtype} is unknown; use auto, {', '.join(KV_DTYPES)}")
+    cache = kv_format(kv_dtype)
     shards = layout.devices if layout.parallel == "tensor" else 1
     check_shards(spec, shards)
+    if link is not None and joined is not None:
+        raise UserError(f"--link {link}: ranks on a CPU have none; leave it out")
     if link is not None and layout.devices == 1:
         link_between(found, max(gpus, 2), link)  # nothing crosses it, but a name that is wrong is still refused
     elsewhere = _offload(offload, found)
@@ -121,11 +133,11 @@ def resolve(
         spec=spec,
         device=found,
         gpus=gpus,
-        link=link_between(found, layout.devices, link) if layout.devices > 1 else None,
+        link=joined or (link_between(found, layout.devices, link) if layout.devices > 1 else None),
         formats=Formats(
             dtype=name,
             weights=_weights(quantize, name, config, spec),
-            kv_dtype=None if kv_dtype == "auto" else DTYPE_ALIASES.get(kv_dtype, kv_dtype),
+            kv_dtype=cache,
             shards=shards,
         ),
         stack=chosen,
@@ -138,7 +150,7 @@ def resolve(
             streamed=elsewhere.weights,
             hosted=elsewhere.pages,
         ),
-        calibration=_measured(found) if calibration == "auto" else calibration,
+        calibration=measured,
         layout=layout,
         order=order,
         num_groups=num_groups,

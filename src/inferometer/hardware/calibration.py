@@ -15,7 +15,9 @@ from inferometer.hardware.device import Dtype
 from inferometer.model.json_file import replace_json
 from inferometer.model.store import cache_dir
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+READ_VERSIONS = (1, SCHEMA_VERSION)
+"""Version 1 had no sums over ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +28,9 @@ class Calibration:
     the sizes tried. `launch_s` is what the host spends to start one tiny operation; `graph_kernel_s` what one such kernel takes inside
     a captured graph. The host link is measured from and to pinned memory. `peer_bytes_s` is what a copy to another GPU of this machine
     carries, in one direction, and `peer_sum_s` the sum of one word over the two in a captured graph: once over the link and back at the
-    same time, a launch included. What was not measured is None or absent, with the reason in `notes`. `device` is the device as torch
-    names it, `slug` the catalogue's name for it.
+    same time, a launch included. `sums_s` is what a sum over ranks takes, by their number and by the bytes that each rank has: over GPUs
+    that write into each other's memory with residual and norm, elsewhere the sum alone. What was not measured is None or absent, with
+    the reason in `notes`. `device` is the device as torch names it, `slug` the catalogue's name for it.
     """
 
     device: str
@@ -46,14 +49,21 @@ class Calibration:
     device_to_host_bytes_s: float | None = None
     peer_bytes_s: float | None = None
     peer_sum_s: float | None = None
+    sums_s: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
     samples: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         positive = {name: getattr(self, name) for name in (*_REQUIRED, *_OPTIONAL)}
         positive |= {f"matmul_flop_s.{dtype}": rate for dtype, rate in self.matmul_flop_s.items()}
+        for ranks, times in self.sums_s.items():
+            if not (isinstance(ranks, int) and ranks > 1 and times):
+                raise ValueError(f"sums_s: of 2 ranks or more, each with what was measured, not {ranks!r}")
+            if not all(isinstance(nbytes, int) and nbytes > 0 for nbytes in times):
+                raise ValueError(f"sums_s.{ranks}: sizes are whole numbers of bytes")
+            positive |= {f"sums_s.{ranks}.{nbytes}": seconds for nbytes, seconds in times.items()}
         for name, value in positive.items():
-            if value is not None and not (_is_number(value) and 0 < value < math.inf):
+            if (value is not None or name.startswith("sums_s")) and not (_is_number(value) and 0 < value < math.inf):
                 raise ValueError(f"{name} must be a positive number, not {value!r}")
         for dtype in self.matmul_flop_s:
             if dtype not in get_args(Dtype):
@@ -67,7 +77,9 @@ class Calibration:
     def to_json(self) -> dict[str, Any]:
         """As it is stored."""
         plain = {item.name: getattr(self, item.name) for item in fields(self)}
-        return {**plain, "matmul_flop_s": dict(self.matmul_flop_s), "samples": dict(self.samples), "notes": list(self.notes)}
+        sums = {str(ranks): {str(nbytes): seconds for nbytes, seconds in times.items()} for ranks, times in self.sums_s.items()}
+        rest = {"matmul_flop_s": dict(self.matmul_flop_s), "samples": dict(self.samples), "notes": list(self.notes)}
+        return {**plain, **rest, "sums_s": sums}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Calibration:
@@ -85,10 +97,14 @@ class Calibration:
         for name in _REQUIRED:
             if values.get(name) is None:
                 raise ValueError(f"{name} is missing")
+        sums = values.get("sums_s", {})
+        if not (isinstance(sums, dict) and all(isinstance(times, dict) for times in sums.values())):
+            raise ValueError("sums_s must be an object of objects")
         return cls(
             **{
                 **values,
                 "matmul_flop_s": MappingProxyType(values["matmul_flop_s"]),
+                "sums_s": MappingProxyType({_count(ranks): MappingProxyType(_sized(times)) for ranks, times in sums.items()}),
                 "samples": MappingProxyType(values["samples"]),
                 "notes": tuple(values.get("notes", ())),
             }
@@ -136,7 +152,7 @@ def load_calibrations(fingerprint: str, folder: Path | None = None) -> Calibrati
         stored = json.loads(text)
         if not isinstance(stored, dict):
             raise ValueError("not an object")
-        if stored.get("schema_version") != SCHEMA_VERSION:
+        if stored.get("schema_version") not in READ_VERSIONS:
             raise ValueError(f"schema version {stored.get('schema_version')!r}, this program reads {SCHEMA_VERSION}")
         if stored.get("fingerprint") != fingerprint:
             raise ValueError("measured on other hardware")
@@ -170,6 +186,17 @@ def save_calibration(calibration: Calibration, fingerprint: str, folder: Path | 
 
 def _ignored(path: Path, reason: str) -> Calibrations:
     return Calibrations({}, f"{path} is ignored ({' '.join(reason.split())}); `inferometer devices --calibrate` writes it anew")
+
+
+def _count(name: str) -> int:
+    """A number that JSON has as a key."""
+    if not (name.isascii() and name.isdigit()):
+        raise ValueError(f"sums_s: {name!r} is no whole number")
+    return int(name)
+
+
+def _sized(times: Mapping[str, float]) -> dict[int, float]:
+    return {_count(nbytes): seconds for nbytes, seconds in times.items()}
 
 
 def _is_number(value: object) -> bool:

@@ -38,7 +38,8 @@ class Link:
     """What joins devices of one kind: bytes/s in one direction for one device over all its links, and seconds a hop (None: unknown).
 
     `joins` is how many devices are joined at that speed: 2 by a bridge, a baseboard's worth by switches. `copy_bytes_s`, `word_s`: what a
-    copy to another device carries, and what a sum of one word over two takes; None where they were not measured.
+    copy to another device carries, and what a sum of one word over two takes; None where they were not measured. `sums`: as measured,
+    (devices, ((bytes that each has, seconds), ...)), both rising.
     """
 
     kind: str
@@ -49,6 +50,11 @@ class Link:
     joins: int
     copy_bytes_s: float | None = None
     word_s: float | None = None
+    sums: tuple[tuple[int, tuple[tuple[int, float], ...]], ...] = ()
+
+    def sums_over(self, devices: int) -> tuple[tuple[int, float], ...]:
+        """(bytes, seconds) of sums over so many devices; empty where they were not measured."""
+        return next((times for count, times in self.sums if count == devices), ())
 
 
 @cache

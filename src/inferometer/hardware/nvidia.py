@@ -19,6 +19,7 @@ SENSORS: Mapping[str, str] = {
     "gpu_memory_used_bytes": "bytes",
     "gpu_memory_total_bytes": "bytes",
     "gpu_process_memory_bytes": "bytes",
+    "gpu_processes": "processes",
     "gpu_energy_mj": "mJ",
     "gpu_power_w": "W",
     "gpu_power_limit_w": "W",
@@ -51,6 +52,11 @@ _SMI_FIELDS = {
     "gpu_memory_clock_mhz": "clocks.mem",
     "gpu_temperature_c": "temperature.gpu",
     "gpu_throttle_reasons": "clocks_throttle_reasons.active",
+}
+_SMI_LACKS = {
+    "gpu_process_memory_bytes": "memory of one process",
+    "gpu_processes": "number of processes",
+    "gpu_energy_mj": "energy counter",
 }
 _MIB = 1 << 20
 
@@ -130,6 +136,7 @@ class NvmlDriver:
             "gpu_memory_used_bytes": lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).used),
             "gpu_memory_total_bytes": lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
             "gpu_process_memory_bytes": lambda: _of_this_process(nvml.nvmlDeviceGetComputeRunningProcesses(handle)),
+            "gpu_processes": lambda: len(nvml.nvmlDeviceGetComputeRunningProcesses(handle)),
             "gpu_energy_mj": lambda: float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle)),
             "gpu_power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
             "gpu_power_limit_w": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3,
@@ -180,7 +187,7 @@ class SmiDriver:
         readings: GpuReadings = {}
         for sensor, unit in SENSORS.items():
             if sensor not in cells:
-                readings[sensor] = Reading(None, unit, "nvidia-smi has no energy counter; install nvidia-ml-py")
+                readings[sensor] = Reading(None, unit, f"nvidia-smi tells no {_SMI_LACKS[sensor]}; install nvidia-ml-py")
                 continue
             value = _smi_value(sensor, cells[sensor])
             readings[sensor] = Reading(value, unit, f"nvidia-smi says {cells[sensor]!r}" if value is None else None)

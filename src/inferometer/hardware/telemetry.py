@@ -1,4 +1,4 @@
-"""What the sensors say while a program runs: memory of the process, energy, clocks, power, temperature. Absent ones say why."""
+"""What the sensors say while a program runs: memory of the process, energy, load, clocks, power, temperature. Absent ones say why."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from inferometer.hardware.host_state import read_load
 from inferometer.hardware.nvidia import Driver, NoDriver, open_driver
 from inferometer.hardware.rapl import POWERCAP, Rapl
 from inferometer.hardware.reading import Reading
@@ -47,7 +48,7 @@ class Telemetry:
     def read(self) -> Snapshot:
         """Every sensor now."""
         at_s = time.perf_counter()
-        readings: dict[str, Reading[Any]] = {**process_memory(self._status), "cpu_energy_j": self._rapl.read()}
+        readings: dict[str, Reading[Any]] = {**process_memory(self._status), "cpu_energy_j": self._rapl.read(), "host_load": read_load()}
         readings |= self._driver.read(self._gpu if self._gpu is not None else 0)
         return Snapshot(at_s, MappingProxyType(readings))
 

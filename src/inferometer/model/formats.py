@@ -106,6 +106,16 @@ def weight_format(quantize: str | None, dtype: str) -> WeightFormat:
     return _QUANTIZED[name]
 
 
+def kv_format(name: str) -> str | None:
+    """The format of the cache that `--kv-dtype` names, None for "auto": the activations' own. Raises UserError for any other name."""
+    if name == "auto":
+        return None
+    if name not in NARROW_KV_DTYPES:
+        own = ", which is the activations' own (--dtype)" if DTYPE_ALIASES.get(name, name) in COMPUTE_DTYPES else ""
+        raise UserError(f"--kv-dtype {name} is no format of a cache; use {' or '.join(NARROW_KV_DTYPES)}, or auto{own}")
+    return name
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Formats:
     """The number formats of a run and its shard count.

@@ -94,7 +94,9 @@ class _Server:
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        # Of a server that is to outlive its terminal (nohup) SIGHUP stays ignored.
+        gone = () if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (signal.SIGHUP,)
+        for number in (signal.SIGTERM, signal.SIGINT, *gone):
             loop.add_signal_handler(number, self._signalled)
         _, client = await loop.create_connection(EngineClient, sock=self._child.end)
         client.begin(Begin(self._settings))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import get_args
+from typing import Final, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -13,6 +13,9 @@ from inferometer.server.failures import Kind
 from inferometer.server.generation import Generation
 from inferometer.server.observer import Observer
 from inferometer.server.trail import Trail, current
+
+_NO_REQUEST: Final = frozenset({"not_found", "method_not_allowed", "authentication"})
+"""What a request for work cannot end with: it has come to an address that does such work, by the right method and with the key."""
 
 
 class RequestMetrics(Observer):
@@ -33,9 +36,10 @@ class RequestMetrics(Observer):
 
         self._received = counter("requests_received", "Requests for a generation or an embedding")
         self._outcomes = counter("requests", "The same by what became of them: exactly one outcome each", "outcome")
-        for outcome in ("success", "dropped", *get_args(Kind)):
+        for outcome in ("success", "dropped", *(kind for kind in get_args(Kind) if kind not in _NO_REQUEST)):
             self._outcomes.labels(outcome)
-        self._responses = counter("http_responses", "HTTP responses of any kind", "route", "status")
+        what = "HTTP responses of any kind, wrong addresses (route other), methods and keys among them, which ask for nothing"
+        self._responses = counter("http_responses", what, "route", "status")
         self._sequences = counter("finished_sequences", "Sequences of the requests answered in full", "reason")
         for reason in get_args(FinishReason):
             self._sequences.labels(reason)

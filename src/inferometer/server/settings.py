@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from inferometer.errors import UserError
+from inferometer.model.formats import COMPUTE_DTYPES, DTYPE_ALIASES
 from inferometer.model.offload import read_offload
 
 MAX_INPUT_LENGTH = 1000
@@ -92,6 +93,8 @@ class ServerSettings:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise UserError(f"{flag(name)} must be above 0, not {value}")
+        if self.dtype != "auto" and DTYPE_ALIASES.get(self.dtype, self.dtype) not in COMPUTE_DTYPES:
+            raise UserError(f"--dtype {self.dtype} is unknown; use auto, {', '.join(COMPUTE_DTYPES[:-1])} or {COMPUTE_DTYPES[-1]}")
         if read_offload(self.offload).pages:
             raise UserError("--offload pages is for batch jobs (inferometer generate --input): a server keeps its pages on the device")
         if not 0 <= self.watermark_gamma <= 1:

@@ -8,11 +8,11 @@ from functools import lru_cache
 from inferometer.errors import UserError
 from inferometer.estimate.deployment import Deployment
 from inferometer.estimate.layout import Layout
-from inferometer.estimate.limits import LimitsBasis, limits
+from inferometer.estimate.limits import LimitsBasis, limits, rank_link
 from inferometer.estimate.power import power
 from inferometer.estimate.stack import find_stack
 from inferometer.hardware.calibration import load_calibrations
-from inferometer.hardware.catalogue import find_device
+from inferometer.hardware.catalogue import CPU, find_device
 from inferometer.hardware.detect import detect
 from inferometer.hardware.links import link_between
 from inferometer.model.formats import Formats
@@ -87,8 +87,15 @@ def step_prices(spec: ModelSpec, ready: Ready) -> StepPrices | None:
         return None
     device = find_device(ready.device_slug)
     try:
-        link = None if ready.shards == 1 else link_between(device, ready.shards)
-        known = limits(device, load_calibrations(detect().fingerprint).for_slug(device.slug), link=link)
+        measured = load_calibrations(detect().fingerprint).for_slug(device.slug)
+        link, sharing = None, 1
+        if ready.shards > 1 and device.slug == CPU:
+            link, sharing = rank_link(measured, ready.shards), ready.shards
+            if link is None:
+                return None
+        elif ready.shards > 1:
+            link = link_between(device, ready.shards)
+        known = limits(device, measured, link, sharing=sharing)
     except UserError:
         return None
     where = Deployment(

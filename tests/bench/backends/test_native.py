@@ -292,6 +292,13 @@ def test_launches_are_measured_for_the_rows_that_will_run_and_once(
     assert native.preparations == made + len(buckets)
 
 
+def test_how_long_launches_are_measured_is_asked(llm: LLM) -> None:
+    choosy = Choosy(llm, [0.0])
+    native = NativeBackend(choosy, tuning_seconds=2.5)  # type: ignore[arg-type]
+    native.prepare(3, 10)
+    assert choosy.asked == [((), 0), ((4,), 2.5)]
+
+
 def test_a_forward_of_few_tokens_has_its_launches_measured_too(llm: LLM) -> None:
     choosy = Choosy(llm, [0.0])
     native = NativeBackend(choosy)  # type: ignore[arg-type]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
+from inferometer.bench.machine import calibrate as calibrating
 from inferometer.bench.machine import microbenchmarks as module
 from inferometer.bench.machine.calibrate import calibrate
 from inferometer.bench.machine.calibration_plan import Plan, default_plan
 from inferometer.bench.machine.microbenchmarks import Microbenchmarks
+from inferometer.bench.machine.rank_sums import HOST_SIZES, SumsError, measured_sums
 from inferometer.errors import UserError
 from inferometer.hardware.calibration import Calibration
 from inferometer.hardware.host import Host
@@ -34,6 +38,44 @@ def test_a_tiny_calibration_of_the_cpu() -> None:
     assert parts[0] == "memory"
     assert "matrix products in float32" in parts
     assert Calibration.from_json(measured.to_json()).to_json() == measured.to_json()
+
+
+def test_ranks_measure_their_sums_and_what_cannot_be_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, int]] = []
+
+    def sums(device: torch.device, ranks: int) -> dict[int, float]:
+        asked.append((str(device), ranks))
+        if ranks == 4:
+            raise SumsError("not done after 120 s")
+        return {4096: 1e-3}
+
+    monkeypatch.setattr(calibrating, "measured_sums", sums)
+    parts: list[str] = []
+    measured = calibrate("cpu", plan=replace(TINY, ranks=(2, 4)), progress=parts.append)
+    assert asked == [("cpu", 2), ("cpu", 4)]
+    assert measured.sums_s == {2: {4096: 1e-3}}
+    assert "sums over 4 ranks: not done after 120 s" in measured.notes
+    assert "sums over 2 ranks" in parts
+    assert Calibration.from_json(json.loads(json.dumps(measured.to_json()))).to_json() == measured.to_json()
+
+
+def test_two_ranks_of_this_machine_add_up() -> None:
+    found = measured_sums(torch.device("cpu"), 2)
+    assert set(found) == set(HOST_SIZES)
+    assert all(0 < seconds < 10 for seconds in found.values())
+
+
+def test_ranks_that_do_not_come_are_ended_and_say_so() -> None:
+    with pytest.raises(SumsError, match="not done after"):
+        measured_sums(torch.device("cpu"), 2, limit_s=0.05)
+    with pytest.raises(SumsError, match="UserError: --device cuda:99"):
+        measured_sums(torch.device("cuda:99"), 2)
+
+
+@pytest.mark.parametrize(("seconds", "ranks"), [(10.0, (2, 4)), (3.0, ())])
+def test_who_will_not_wait_gets_no_sums(seconds: float, ranks: tuple[int, ...]) -> None:
+    host = Host(model="x", vendor="y", cores=3, flags=(), memory_bytes=1 << 30, cache_bytes=1 << 20)
+    assert default_plan(torch.device("cpu"), host, seconds).ranks == ranks
 
 
 def test_the_setting_of_float32_products_is_left_as_it_was() -> None:

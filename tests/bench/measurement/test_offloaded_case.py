@@ -74,3 +74,22 @@ def test_another_backend_does_not_offload(tmp_path: Path, capsys: pytest.Capture
 def test_old_cases_keep_their_names() -> None:
     plain = Case(model="m", backend="native", dtype="float32", device=None, batch_size=1, sequence_length=2, decode_length=3)
     assert plain.case_id == "738c672a4004e722"
+
+
+def test_where_prefill_and_decode_share_sweeps_they_have_the_times_of_flexgens_timer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "records.jsonl"
+    assert main(bench(tmp_path, "--offload", "weights", "--admission", "diagonal", "--group-size", "2", "--output", str(output))) == 0
+    shown = capsys.readouterr().out
+    record = Record.from_json(json.loads(output.read_text()))
+    assert record.prefill_ms is None
+    assert record.first_tokens_ms is not None
+    assert record.total_ms is not None
+    assert all(part < whole for part, whole in zip(record.first_tokens_ms.samples, record.total_ms.samples, strict=True))
+    # The third group's first token is the third of the first, in whose sweep it comes, and the second of the second.
+    assert record.first_tokens == 2 + 4 + 6
+    assert "prefill, until the last prompt had its first token, " in shown
+    assert "with 6 more tokens decoded beside it; decode of the last 18 tokens " in shown
+    rest = record.total_ms.mean - record.first_tokens_ms.mean
+    assert f"decode of the last 18 tokens {rest:.2f} ms (" in shown

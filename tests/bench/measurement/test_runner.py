@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from inferometer.bench.prediction.outlook import Outlook
 from inferometer.bench.records.case import Case
 from inferometer.bench.records.record import Predicted, Record
 from inferometer.hardware.host_memory import free_host_bytes
+from inferometer.hardware.reading import Reading
+from inferometer.hardware.telemetry import Snapshot, Telemetry
 
 
 class Count:
@@ -354,6 +357,20 @@ def test_the_environment_names_no_folder_and_no_host() -> None:
     assert platform.node() not in text or not platform.node()
     assert record.environment["torch"] == torch.__version__
     assert record.environment["cores"] >= 1
+    assert record.environment["driver"] is None  # no GPU
+    assert record.environment["sensors"]["host_load"]["unit"] == "threads"
+
+
+def test_sensors_are_read_when_the_last_run_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clocks that fell back while the case was prepared, or others that came meanwhile, are of its times."""
+    clock = Clock()
+    read = Telemetry.read
+    monkeypatch.setattr(
+        Telemetry, "read", lambda self: Snapshot(0.0, MappingProxyType({**read(self).readings, "host_load": Reading(clock(), "threads")}))
+    )
+    backend = FakeBackend(clock=clock, prefill_s=[9.0, 0.5, 0.25, 1.0])
+    (record,) = sweep({"native": backend}, batch_sizes=(2,), clock=clock)
+    assert record.environment["sensors"]["host_load"]["value"] == clock() > 9
 
 
 def test_a_batch_whose_prefill_and_decode_share_sweeps_has_a_time_for_the_whole() -> None:

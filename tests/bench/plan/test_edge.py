@@ -70,3 +70,20 @@ def test_a_search_asks_cases_of_a_part_of_its_own() -> None:
     cell, request = planned.question.cell, planned.question.request
     assert (cell.part, cell.column, request.runs, request.warmups) == ("p edge", "a", 1, 0)
     assert planned.question.case.batch_size > 64
+
+
+def test_a_case_that_ended_otherwise_ends_a_search_which_says_what_it_knows() -> None:
+    plans = plans_of(study("[1, 64]"))
+    known = [record_of(planned.question.case, planned.question.request) for planned in plans]
+    for record, planned in zip(known, plans, strict=True):
+        object.__setattr__(record, "part", planned.question.cell.part)
+        object.__setattr__(record, "column", planned.question.cell.column)
+    first, _ = edge_searches(plans, known)
+    planned = first.next()
+    assert planned is not None
+    broken = record_of(planned.question.case, planned.question.request, "error: killed")
+    object.__setattr__(broken, "part", "p edge")
+    object.__setattr__(broken, "column", "a")
+    first.observe(broken)
+    assert first.next() is None
+    assert first.result == "the edge is not known: a case ended neither ok nor oom; a batch of 64 fits"

@@ -1,4 +1,4 @@
-"""Records in few bytes: what is read back is what was written, but for what sensors said."""
+"""Records in few bytes: what is read back is what was written, but for most of what sensors said."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ TIMES = st.lists(st.floats(1e-3, 1e6), min_size=3, max_size=3)
 
 
 def measured(prefill: list[float], decode: list[float], batch_size: int, session: str, memory: int | None) -> Record:
-    sensors = {"gpu_power_w": {"value": float(batch_size), "unit": "W", "reason": None}}
+    sensors = {
+        "gpu_power_w": {"value": float(batch_size), "unit": "W", "reason": None},
+        "gpu_throttle_reasons": {"value": ["power cap"] * (batch_size % 2), "unit": "names", "reason": None},
+        "gpu_processes": {"value": memory, "unit": "processes", "reason": "why" if memory is None else None},
+    }
     return record(
         prefill,
         decode,
@@ -47,7 +51,12 @@ LOST = st.builds(
 
 
 def calm(given: Record) -> Record:
-    return replace(given, environment={name: each for name, each in given.environment.items() if name != "sensors"})
+    """With what is kept of its sensors."""
+    if "sensors" not in given.environment:
+        return given
+    values = {name: given.environment["sensors"][name]["value"] for name in ("gpu_throttle_reasons", "gpu_processes")}
+    kept = {name: {"value": value} for name, value in values.items() if value is not None}
+    return replace(given, environment={**given.environment, "sensors": kept})
 
 
 def lines(records: list[Record]) -> str:
@@ -74,7 +83,8 @@ def test_what_is_common_is_said_once() -> None:
     records = [measured([10.0, 11.0, 12.0], [40.0, 44.0, 48.0], size, "one", size) for size in range(1, 33)]
     text = lines(records)
     assert text.count('"cpu": "a processor"') == 1
-    assert "sensors" not in text
+    assert "gpu_power_w" not in text
+    assert text.count('"power cap"') == 16
     assert len(text) < sum(len(json.dumps(each.to_json())) for each in records) / 4
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import resource
+
 import pytest
 import torch
 
@@ -51,3 +53,17 @@ def test_evidence_is_one_line_of_limited_length() -> None:
 )
 def test_what_a_device_keeps_is_told_apart(evidence: str, broken: bool) -> None:
     assert breaks_device(evidence) == broken
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"), [(resource.RLIMIT_DATA, "oom"), (resource.RLIMIT_AS, "oom"), (resource.RLIMIT_NOFILE, "error")]
+)
+def test_a_library_that_does_not_say_of_what_it_failed_is_believed_to_lack_memory_where_that_is_limited(
+    kind: int, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """oneDNN says so where the system gives it no memory for its code, and where something is not supported."""
+    monkeypatch.setattr(resource, "getrlimit", lambda asked: (3 << 30 if asked == kind else resource.RLIM_INFINITY,) * 2)
+    error = RuntimeError("could not create a primitive")
+    assert status_of(error) == status
+    assert ("where the process may take 3.00 GiB" in evidence_of(error)) == (status == "oom")
+    assert status_of(RuntimeError("could not create a primitive descriptor for a matmul primitive")) == "error"

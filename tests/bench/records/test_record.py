@@ -142,3 +142,24 @@ def test_prefill_and_decode_that_share_sweeps_have_the_total_alone() -> None:
         replace(made, total_ms=None)
     with pytest.raises(ValueError, match="prefill_ms"):
         replace(made, admission=None)
+
+
+def test_until_the_first_tokens_is_part_of_a_total_that_is_shared() -> None:
+    total, part = Summary.of([50.0, 56.0]), Summary.of([20.0, 30.0])
+    phases = dict.fromkeys(("prefill_ms", "decode_total_ms", "forward_ms"))
+    rates = throughput(work(batch_size=2, sequence_length=7, steps=4, total_ms=total, **phases))
+    absent = dict.fromkeys(("prefill_ms", "decode_total_ms", "decode_token_ms"))
+    made = record(**absent, total_ms=total, throughput=rates, admission="diagonal", group_size=1, first_tokens_ms=part, first_tokens=3)
+    assert Record.from_json(json.loads(json.dumps(made.to_json()))) == made
+    for change, said in (
+        ({"first_tokens": None}, "go together"),
+        ({"first_tokens_ms": None}, "go together"),
+        ({"first_tokens": 1}, "not from 2 to 10"),
+        ({"first_tokens": 11}, "not from 2 to 10"),
+        ({"first_tokens_ms": Summary.of([20.0, 57.0])}, "is more than total_ms"),
+        ({"first_tokens_ms": Summary.of([20.0])}, "one sample for each"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            replace(made, **change)
+    with pytest.raises(ValueError, match="share sweeps"):
+        replace(record(), first_tokens_ms=part, first_tokens=3)

@@ -129,6 +129,7 @@ def test_cells_are_the_product_and_exclusions_take_what_they_name(
         ("runs = 2", "runs = true", 10, "runs must be a whole number, not True"),
         ("warmups = 1", "warmups = -1", 11, "warmups must be at least 0"),
         ("warmups = 1", "timeout_s = 0", 11, "timeout_s must be above 0"),
+        ("warmups = 1", "tuning_seconds = -1", 11, "tuning_seconds must be at least 0"),
         ("warmups = 1", "gpu_memory = nan", 11, "gpu_memory must be a number"),
         ("warmups = 1", "loss = 1", 11, "loss must be true or false"),
         ("warmups = 1", "model_ = 'x'", 11, "did you mean model?"),

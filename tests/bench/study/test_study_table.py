@@ -79,10 +79,10 @@ def test_tables_of_phases_come_with_their_columns() -> None:
         ('part = "p"\ntitle = "T"\nrows = []', "rows must be a setting or a list of settings, not []"),
         (
             'part = "p"\ntitle = "T"\nrows = "batch"',
-            "rows[0]: axis: 'batch' is no setting of a case; the settings are model",
+            "rows[0]: axis: 'batch' is no setting of a case; did you mean batch_size?",
         ),
         ('part = "p"\ntitle = "T"\nrows = "batch_size"', "columns is missing: a setting, or a table for each column"),
-        (LEAST.replace('"throughput | ms_per_token"', '"speed"'), "cell: 'speed' is no figure; the figures are latency, total_ms"),
+        (LEAST.replace('"throughput | ms_per_token"', '"speed"'), "cell: 'speed' is no figure; known are latency, total_ms"),
         (LEAST.replace('cell = "throughput | ms_per_token"', ""), "cell is missing, for 'column' and in the table"),
         (LEAST + 'kind = "pie"', "kind must be one of grid, percentiles, rates, parameters, launcher, not 'pie'"),
         (LEAST + 'collumns = "x"', "collumns is unknown; known keys are"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -78,6 +80,62 @@ def test_messages_that_differ_in_numbers_are_one_note() -> None:
     assert "- [1] oom: Tried to allocate 1.50 GiB (new, batch_size 1, the first of 3 cells alike)." in made
 
 
+def test_a_mean_of_runs_far_apart_says_so() -> None:
+    """Two runs of which one met something else are no 150 ms each, and a table of means alone would say that they are."""
+    study = study_of(SWEEP + TABLE)
+    records = [
+        ran("old", prefill=[10.0, 10.0], token=[10.0, 30.0], backend="hf"),
+        ran("new", prefill=[5.0, 5.0], token=[5.0, 5.5]),
+        ran("new", prefill=[5.0, 7.0], token=[5.0, 7.0], batch_size=2),
+    ]
+    made = document(study, records)
+    assert cells(made, "| batch_size") == [["1", "69.23 \\| 14.44 [1]", "192.59 \\| 5.19"], ["2", "", "342.86 \\| 2.92 [1]"]]
+    assert "- [1] a mean of 2 runs that lie from 38.46 to 100.00 (old, batch_size 1, the first of 2 cells alike)." in made
+
+
+def test_requests_to_a_server_differ_without_a_word() -> None:
+    study = study_of(SWEEP + TABLE.replace('"{throughput:.2f} | {ms_per_token:.2f}"', '"ttft_ms"'))
+    times = {"samples": [5.0, 15.0], "mean": 10.0, "min": 5.0, "max": 15.0, "p50": 5.0, "p90": 15.0, "p99": 15.0}
+    serving = {"ttft": times, "served": 2, "failed": 0}
+    made = document(study, [ran("old", backend="http", requests=2, serving=serving)])
+    assert cells(made, "| batch_size") == [["1", "10.00"]]
+    assert "lie from" not in made
+
+
+def test_a_bound_by_other_limits_than_its_neighbours_is_marked() -> None:
+    study = study_of(SWEEP + TABLE.replace("beside = []", 'beside = ["bound"]'))
+    bounds = [
+        {"prefill_ms": 1.0, "decode_token_ms": 1.0, "binds": {"decode_token_ms": "memory"}, "basis": basis}
+        for basis in ("calibrated", "datasheet")
+    ]
+    one, other = (ran(name, prefill=[2.0], token=[2.0], bound=bound) for name, bound in zip(("old", "new"), bounds, strict=True))
+    made = document(study, [one, other])
+    assert "The least that this device needs (calibrated and datasheet limits)." in made
+    assert "1000.00 \\| 1.00 (50%, memory) | 1000.00 \\| 1.00 (50%, memory) [1]" in made
+    assert "- [1] by datasheet limits: nothing was calibrated where it ran (new, batch_size 1)." in made
+    assert "[1]" not in document(study, [one, replace(other, bound=one.bound)])
+
+
+def test_a_predicted_time_that_launches_decide_says_so() -> None:
+    """A stack at 3 % of its bound does not wait for the memory, whatever the bound is made of."""
+    study = study_of(SWEEP + TABLE.replace("beside = []", 'beside = ["predicted"]'))
+    here: dict[str, Any] = {"model": "opt-125m", "device": "h200", "dtype": "float16", "prefill": [7.0], "token": [7.0]}
+    made = document(study, [ran("old", backend="hf", **here), ran("new", backend="native", batch_size=4, **here)])
+    _, table = made.split("Predicted for the same device. In brackets: measured over predicted.")
+    (one, four), (note,) = cells(table, "| batch_size"), [line for line in table.splitlines() if "sets the pace" in line]
+    assert one[1].endswith(") [1]")
+    assert "[" not in four[2]
+    assert re.fullmatch(r"- \[1\] the host sets the pace: \d\S* ms of launches a step, for 0\.\d+ ms of work \(old, batch_size 1\)\.", note)
+
+
+def test_a_table_says_which_session_measured_which_column_and_when() -> None:
+    late = {"environment": {**HERE, "session": "b"}, "started_at": "2026-01-02T10:30:59.000+00:00"}
+    records = [ran("new", prefill=[1.0], token=[1.0], **late), ran("old", prefill=[1.0], token=[1.0], backend="hf")]
+    made = document(study_of(SWEEP + TABLE), records)
+    assert "This table mixes 2 sessions (one of 2026-01-01 00:00: old; b of 2026-01-02 10:30: new): ratios" in made
+    assert "session b, revision 1.0, 2026-01-02 10:30.\n" in made
+
+
 def test_a_table_may_have_words_of_its_own() -> None:
     study = study_of(SWEEP + TABLE + 'words = { oom = "-", missing = "?" }\n')
     made = document(study, [ran("new", status="oom", evidence="full"), ran("old", prefill=[1.0], token=[1.0], batch_size=2)])
@@ -148,7 +206,14 @@ def test_no_ratio_of_what_was_measured_apart(changes: dict[str, Any], why: str) 
 
 def test_a_ratio_with_one_side_missing_is_none() -> None:
     records = [pair(1, old=10, new=5)[1], ran("old", status="oom", evidence="full", backend="hf"), pair(2, old=10, new=5)[0]]
-    assert cells(document(study_of(SWEEP + RATIO), records), "| batch_size | scale") == [["1", "-"], ["2", "-"]]
+    made = document(study_of(SWEEP + RATIO), records)
+    assert cells(made, "| batch_size | scale") == [["1", "-"], ["2", "-"]]
+    assert "no ratio" not in made
+    # What could not run somewhere else was not measured there.
+    skipped = ran("old", status="skipped", evidence="no package", backend="hf", environment={"session": "two"})
+    made = document(study_of(SWEEP + RATIO), [pair(1, old=10, new=5)[1], skipped])
+    assert cells(made, "| batch_size | scale") == [["1", "-"]]
+    assert "no ratio" not in made
 
 
 AXES: dict[str, tuple[Any, ...]] = {"batch_size": (1, 2, 3), "sequence_length": (8, 16, 32), "column": ("a", "b", "c")}

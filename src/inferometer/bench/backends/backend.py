@@ -50,7 +50,8 @@ class Backend(Protocol):
     Work may still be queued on the device when a call returns; `synchronise` waits for it. Every row of a batch has the same length.
     `output_width` is the vocabulary (an encoder's hidden size). A backend may also say by `coarsest`, a dtype, that something in it rounds
     more coarsely than the dtype that it was asked for; and by `preparations`, a number that grows whenever it compiles, records or measures
-    what later runs find, that a run was not yet like those to come.
+    what later runs find, that a run was not yet like those to come. One that is not `phased` may say by `begun`, after `generate`, how many
+    seconds it took until every row had its first token, and how many tokens there were by then.
     """
 
     name: str

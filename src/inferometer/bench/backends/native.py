@@ -16,6 +16,7 @@ from torch import Tensor
 from inferometer import __version__
 from inferometer.bench.backends.backend import Continuation, PageUse, Prompts
 from inferometer.bench.backends.opening import Opening
+from inferometer.bench.backends.request import TUNING_SECONDS
 from inferometer.bench.machine.link_rate import copy_rate
 from inferometer.bench.machine.memory import release_caches
 from inferometer.bench.records.failures import CacheTooSmallError
@@ -45,8 +46,6 @@ from inferometer.schedule.sequence import Sequence as Running
 
 # What a process's own libraries may take or give back between two cases.
 _SAME_BYTES: Final = 64 << 20
-_TUNING_S: Final = 60.0
-"""After which no launch for a number of rows is measured any more, where none is on file: what is left is the table's."""
 _SAID_S: Final = 3.0
 """What takes longer is said."""
 
@@ -71,7 +70,7 @@ def open_backend(opening: Opening) -> NativeBackend:
         deterministic=request.deterministic,
         seed=request.seed,
     )
-    return NativeBackend(llm, request.order())
+    return NativeBackend(llm, request.order(), tuning_seconds=request.tuning_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,20 +87,28 @@ class NativeBackend:
     pool of pages as large as a case needs.
 
     admission: how the rows of a batch are run; None for one block of them all, which prefills as a whole, decodes as a whole, and must
-    have pages for all rows together. sweep_tokens, lookahead: the engine's, None for its own.
+    have pages for all rows together. sweep_tokens, lookahead: the engine's, None for its own. tuning_seconds: after which no launch for
+    a number of rows is measured any more, where none is on file: what is left is the table's.
     """
 
     name = "native"
     stack_version = __version__
 
     def __init__(
-        self, llm: LLM, admission: Admission | None = None, *, sweep_tokens: int | None = None, lookahead: int | None = None
+        self,
+        llm: LLM,
+        admission: Admission | None = None,
+        *,
+        sweep_tokens: int | None = None,
+        lookahead: int | None = None,
+        tuning_seconds: float = TUNING_SECONDS,
     ) -> None:
         self._llm = llm
         self._admission = admission
         self._asked_tokens = sweep_tokens
         self._sweep_tokens = 0  # of the engine that is prepared
         self._lookahead = lookahead
+        self._tuning_seconds = tuning_seconds
         residency = llm.model.residency
         self._streamed = residency if isinstance(residency, StreamedLayers) else None
         self._weight_bytes = llm.model.weight_bytes
@@ -116,6 +123,7 @@ class NativeBackend:
         self._sequences: list[Running] = []
         self._steps: list[Emissions] = []  # looked into when the clock stands
         self.phased = True
+        self.begun: tuple[float, int] | None = None
         self.device = llm.device
         self.encoder = llm.spec.encoder
         self.output_width = llm.spec.hidden if llm.spec.encoder else llm.spec.vocabulary
@@ -176,10 +184,16 @@ class NativeBackend:
 
     def generate(self, prompts: Prompts, params: SamplingParams) -> None:
         """As many sweeps as the admission takes."""
+        self.begun, begin = None, time.perf_counter()
         self._start(prompts, params)
-        for sequence in self._sequences:
+        rows, first = self._sequences, 0
+        for sequence in rows:
             while sequence.remaining:
                 self._step()
+                while first < len(rows) and rows[first].generated:
+                    first += 1
+                if first == len(rows) and self.begun is None:
+                    self.begun = time.perf_counter() - begin, sum(row.generated for row in rows)
 
     def hold(self, prompts: Prompts, params: SamplingParams, steps: int, *, filled: bool) -> None:
         """Stops after the middle step, while every row is still to go on."""
@@ -276,7 +290,7 @@ class NativeBackend:
             return
         self._tuned |= wanted
         begin = time.monotonic()
-        measured = self._llm.tune(sorted(wanted), seconds=_TUNING_S)
+        measured = self._llm.tune(sorted(wanted), seconds=self._tuning_seconds)
         took = time.monotonic() - begin
         if measured and took > _SAID_S:
             rows = " and ".join(map(str, sorted(wanted)))
@@ -322,6 +336,7 @@ class NativeBackend:
         return self._llm.make_engine(
             pages=room.pages,
             device_pages=room.device,
+            slot_pages=room.slot_pages,
             page_size=PAGE_SIZE,
             seats=rows,
             sweep_tokens=max(self._sweep_tokens, rows),

@@ -9,12 +9,15 @@ from typing import Final, Literal
 from inferometer.bench.backends.registry import entry
 from inferometer.bench.records.case import Case
 from inferometer.errors import UserError
-from inferometer.model.formats import full_name
+from inferometer.model.formats import full_name, kv_format
 from inferometer.model.offload import read_offload
 from inferometer.model.shard import check_shards
 from inferometer.model.spec import ModelSpec
 from inferometer.schedule.admission import Admission
 from inferometer.schedule.admission import admission as admission_of
+
+TUNING_SECONDS: Final = 60.0
+"""After which no launch of a model's kernels is measured any more for a case, where none is on file."""
 
 Api = Literal["tgi", "openai"]
 APIS: Final[tuple[Api, ...]] = ("tgi", "openai")
@@ -37,6 +40,7 @@ class BenchRequest:
     runs: int = 10
     warmups: int = 1
     energy: bool = True
+    tuning_seconds: float = TUNING_SECONDS
     backends: tuple[str, ...] = ("native",)
     forward_only: bool = False
     loss: bool = False
@@ -87,6 +91,8 @@ class BenchRequest:
         ):
             if value < least:
                 raise UserError(f"{flag} must be at least {least}, not {value}")
+        if not 0 <= self.tuning_seconds < inf:
+            raise UserError(f"--tuning-seconds must be a number of seconds, 0 for none, not {self.tuning_seconds:g}")
         if not self.backends:
             raise UserError("--backend names no stack; use --backend native")
         if self.contexts and not self.decode_only:
@@ -100,6 +106,7 @@ class BenchRequest:
             raise UserError("--loss is that of one forward pass; add --forward-only")
         if self.loss and self.sequence_length < 2:
             raise UserError("--loss predicts each token from those before it; use --sequence-length 2 or more")
+        kv_format(self.kv_dtype)
         self.order()
         self._check_offload()
         self._check_server()

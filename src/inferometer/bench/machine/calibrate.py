@@ -1,4 +1,4 @@
-"""Ten seconds of microbenchmarks: what this device's memory, matrix products, launches and host link really reach.
+"""Ten seconds of microbenchmarks: what this device's memory, matrix products, launches and links, and sums over ranks really reach.
 
 Each figure is the median of repeats after a warm-up, and each has its share of the time budget: what would not fit is left out and noted.
 Bytes are counted as they move: a copy of n bytes reads n and writes n. (The extra read that a CPU does before it writes a cache line is
@@ -17,6 +17,7 @@ import torch
 
 from inferometer.bench.machine.calibration_plan import Plan, default_plan
 from inferometer.bench.machine.microbenchmarks import SHARES, Microbenchmarks
+from inferometer.bench.machine.rank_sums import SumsError, measured_sums
 from inferometer.engine.device import resolve_device
 from inferometer.hardware.calibration import Calibration
 from inferometer.hardware.catalogue import CPU, match_driver_name
@@ -29,7 +30,8 @@ def calibrate(
 ) -> Calibration:
     """Measure a device ("auto", "cpu", "cuda", "cuda:N") and return what it reached; nothing is stored.
 
-    It takes about `budget_s`, or what `plan` says if that is given. `progress` is told each part as it begins. Raises UserError for a
+    It takes about `budget_s`, or what `plan` says if that is given, and where sums over ranks are measured some seconds for the start of
+    each number of them. `progress` is told each part as it begins. Raises UserError for a
     device that is not here.
     """
     target = resolve_device(device)
@@ -62,6 +64,7 @@ def _measure(target: torch.device, host: Host, plan: Plan, tell: Callable[[str],
         tell("link between GPUs")
         peer, word = bench.peer()
         torch.cuda.empty_cache()
+    sums = _sums(target, plan, bench.notes, tell)
     name = torch.cuda.get_device_name(target) if cuda else host.model
     return Calibration(
         device=str(target),
@@ -80,9 +83,22 @@ def _measure(target: torch.device, host: Host, plan: Plan, tell: Callable[[str],
         device_to_host_bytes_s=outgoing,
         peer_bytes_s=peer,
         peer_sum_s=word,
+        sums_s=sums,
         samples=dict(bench.samples),
         notes=tuple(bench.notes),
     )
+
+
+def _sums(target: torch.device, plan: Plan, notes: list[str], tell: Callable[[str], None]) -> dict[int, dict[int, float]]:
+    """By number of ranks and bytes; of what could not be measured a note says why."""
+    found: dict[int, dict[int, float]] = {}
+    for count in plan.ranks:
+        tell(f"sums over {count} ranks")
+        try:
+            found[count] = measured_sums(target, count)
+        except SumsError as error:
+            notes.append(f"sums over {count} ranks: {error}")
+    return found
 
 
 def _products(device: torch.device) -> tuple[Dtype, ...]:

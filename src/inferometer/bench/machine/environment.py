@@ -12,6 +12,8 @@ from inferometer import __version__
 from inferometer.hardware.catalogue import CPU, match_driver_name
 from inferometer.hardware.detect import detect
 from inferometer.hardware.host import read_host
+from inferometer.hardware.host_state import read_governor
+from inferometer.hardware.nvidia import Gpu
 from inferometer.hardware.telemetry import Telemetry
 
 
@@ -37,16 +39,22 @@ def device_slug(device: torch.device) -> str | None:
 
 def telemetry(device: torch.device) -> Telemetry:
     """The sensors of this process, of the processor and, for a GPU, of that card."""
+    gpu = _gpu(device)
+    return Telemetry(None if gpu is None else gpu.index)
+
+
+def _gpu(device: torch.device) -> Gpu | None:
+    """The card as its driver names it; None for what is none, or which the driver does not tell."""
     if device.type != "cuda":
-        return Telemetry()
+        return None
     gpus, index = detect().gpus, device.index or 0
-    return Telemetry(gpus[index].index if index < len(gpus) else None)
+    return gpus[index] if index < len(gpus) else None
 
 
 def environment(device: torch.device) -> dict[str, Any]:
     """What a record says of where it was taken; unknown is None."""
     cuda = device.type == "cuda"
-    host = read_host()
+    host, gpu, sensors = read_host(), _gpu(device), telemetry(device).read()
     return {
         "inferometer": __version__,
         "python": platform.python_version(),
@@ -55,11 +63,14 @@ def environment(device: torch.device) -> dict[str, Any]:
         "cuda": torch.version.cuda if cuda else None,
         "gpu": torch.cuda.get_device_name(device) if cuda else None,
         "gpu_memory_bytes": torch.cuda.get_device_properties(device).total_memory if cuda else None,
+        "driver": None if gpu is None else gpu.driver,
+        "gpu_power_limit_w": sensors.value("gpu_power_limit_w"),
         # Not the kernel's release: builds of it can name who runs the machine.
         "platform": f"{platform.system()}-{platform.machine()}",
         "cpu": host.model,
         "cores": host.cores,
+        "governor": read_governor(),
         "threads": torch.get_num_threads(),
-        "sensors": telemetry(device).read().to_json(),
+        "sensors": sensors.to_json(),
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
     }

@@ -34,9 +34,10 @@ class Unopened:
 class Column:
     """One backend's part of a batch size, as it fills up. Times in seconds.
 
-    whole: of runs whose prefill and decode have no times of their own. pages: of the run that had the most in use. link_bytes: that came
-    from the host in all measured runs, None where nothing does. unsteady: runs that were not taken in, as something was made in them that
-    the next one found.
+    whole: of runs whose prefill and decode have no times of their own, and begun: as in `Times`, of all of them or none. pages: of the run
+    that had the most in use. link_bytes: that came from the host in all measured runs, None where nothing does. unsteady: runs that were
+    not taken in, as something was made in them that the next one found. sensors: what they said right after the last measured run, when
+    clocks are still what the work has left of them.
     """
 
     case: Case
@@ -47,12 +48,14 @@ class Column:
     decode: list[float] = field(default_factory=list)
     whole: list[float] = field(default_factory=list)
     forward: list[float] = field(default_factory=list)
+    begun: list[tuple[float, int]] = field(default_factory=list)
     pages: PageUse | None = None
     link_bytes: int | None = None
     checked: Checked | None = None
     failure: Failure | None = None
     unsteady: int = 0
     unsteady_s: float = 0.0
+    sensors: dict[str, object] | None = None
 
     @property
     def measured(self) -> int:
@@ -71,6 +74,8 @@ class Column:
         ):
             if seconds is not None:
                 samples.append(seconds)
+        if times.begun is not None:
+            self.begun.append(times.begun)
         if pages is not None and (self.pages is None or pages.peak > self.pages.peak):
             self.pages = pages
 
@@ -79,10 +84,19 @@ class Column:
         """Of all measured runs."""
         return sum(map(sum, (self.prefill, self.decode, self.whole, self.forward)))
 
+    @property
+    def first_tokens(self) -> int | None:
+        """Tokens that there were when every row had its first, where all runs agree on it."""
+        counts = {tokens for _, tokens in self.begun}
+        return counts.pop() if len(counts) == 1 and len(self.begun) == len(self.whole) else None
+
     def times(self) -> dict[str, Summary]:
         """The latencies of the measured runs in milliseconds, by the record's names."""
         if self.whole:
-            return {"total_ms": Summary.of(1000 * s for s in self.whole)}
+            total = {"total_ms": Summary.of(1000 * s for s in self.whole)}
+            if self.first_tokens is None:
+                return total
+            return {"first_tokens_ms": Summary.of(1000 * s for s, _ in self.begun), **total}
         milliseconds = {
             "prefill_ms": [1000 * s for s in self.prefill],
             "decode_total_ms": [1000 * s for s in self.decode],

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from inferometer.bench.backends.backend import Backend, PageUse, Prompts, Reference
-from inferometer.bench.machine.environment import environment
+from inferometer.bench.machine.environment import environment, telemetry
 from inferometer.bench.machine.memory import bounded_host, release_caches
 from inferometer.bench.measurement.check import ReferenceFailedError, check
 from inferometer.bench.measurement.column import Column, Failure, Unopened
@@ -99,6 +99,7 @@ class Runner:
         self._clock = clock
         self._progress = progress or Silent()
         self._environment = environment(device)
+        self._telemetry = telemetry(device)
 
     def run(self, rounds: Sequence[Sequence[Case]], emit: Callable[[Record], None]) -> list[Record]:
         """Runs `rounds`, each the same workload on one or more backends, and hands every record to `emit` as soon as it is there.
@@ -235,6 +236,8 @@ class Runner:
         column.meter.stop(pages)
         after = _link_bytes(column.backend)
         column.add(times, pages, None if before is None or after is None else after - before)
+        if column.measured == self._effort.runs:
+            column.sensors = self._telemetry.read().to_json()
         if self._effort.energy and column.measured == self._effort.runs:
             column.energy.measure(column.case, column.backend, prompts)
 
@@ -254,7 +257,8 @@ class Runner:
             energy=column.energy.result,
             unsteady=column.unsteady,
             launches=getattr(column.backend, "launches", None) if case.decode_length is not None else None,
-            link=_link(column),
+            sensors=column.sensors,
+            more={"first_tokens": column.first_tokens, **_link(column)},
         )
 
     def _unopened_record(self, case: Case, started: datetime) -> Record:
@@ -275,7 +279,8 @@ class Runner:
         energy: Mapping[str, Any] | None = None,
         unsteady: int = 0,
         launches: Mapping[str, int] | None = None,
-        link: Mapping[str, Any] | None = None,
+        sensors: Mapping[str, object] | None = None,
+        more: Mapping[str, Any] | None = None,
     ) -> Record:
         times = times or {}
         expected = self._outlook_of(case)
@@ -302,9 +307,9 @@ class Runner:
             bound=expected.bound,
             utilisation=expected.utilisation(times),
             predicted=expected.predicted,
-            environment=self._environment,
+            environment=self._environment if sensors is None else {**self._environment, "sensors": sensors},
             checked=checked,
-            **(link or {}),
+            **(more or {}),
             **times,
         )
 

@@ -11,12 +11,16 @@ from inferometer.bench.records.case import Case
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds of what had a time of its own: prefill and decode, or the whole of both, or a forward."""
+    """Seconds of what had a time of its own: prefill and decode, or the whole of both, or a forward.
+
+    begun: of the whole, until every row had its first token, and the tokens that there were by then; None where nobody says.
+    """
 
     prefill: float | None = None
     decode: float | None = None
     whole: float | None = None
     forward: float | None = None
+    begun: tuple[float, int] | None = None
 
     @property
     def all(self) -> float:
@@ -81,4 +85,4 @@ def _whole(case: Case, backend: Backend, prompts: Prompts, clock: Callable[[], f
     backend.generate(prompts, params)
     backend.synchronise()
     end = clock()
-    return Times(whole=end - begin)
+    return Times(whole=end - begin, begun=getattr(backend, "begun", None))

@@ -66,11 +66,13 @@ class EdgeSearch:
         """What is known, in words."""
         over = min((size for size, fits in self._fits.items() if not fits), default=None)
         under = max((size for size, fits in self._fits.items() if fits and (over is None or size < over)), default=None)
+        fits = None if under is None else f"a batch of {under} fits"
         if self._failed:
-            return "the edge is not known: a case ended neither ok nor oom"
+            known = ", ".join(each for each in (fits, over and f"one of {over} does not fit") if each)
+            return "the edge is not known: a case ended neither ok nor oom" + (f"; {known}" if known else "")
         if over is None:
-            return f"a batch of {under} fits" + (", the largest that is tried" if under == LARGEST else "")
-        return "no batch fits" if under is None else f"a batch of {under} fits, one of {over} does not"
+            return f"{fits}" + (", the largest that is tried" if under == LARGEST else "")
+        return "no batch fits" if fits is None else f"{fits}, one of {over} does not"
 
 
 def edge_part(part: str) -> str:

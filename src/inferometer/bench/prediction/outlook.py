@@ -14,6 +14,7 @@ from inferometer.bench.records.statistics import Summary
 from inferometer.errors import UserError
 from inferometer.estimate.bound import Bound as PhaseBound
 from inferometer.estimate.estimate import Estimate, estimate
+from inferometer.estimate.run_bound import RunBound, in_any_order
 from inferometer.estimate.stack import find_stack
 from inferometer.hardware.device import DeviceSpec
 from inferometer.model.spec import ModelSpec
@@ -23,19 +24,18 @@ from inferometer.model.spec import ModelSpec
 class Outlook:
     """A case's bound and prediction, None where too little is known of the device; phases: the bound of each timed phase.
 
-    total_ms: what is predicted for the whole of a run in the order that the case asks for, and its interval.
+    total_ms: what is predicted for the whole of a run in the order that the case asks for, and its interval. least: its bound, where
+    that order is one of groups.
     """
 
     bound: Bound | None = None
     predicted: Predicted | None = None
     phases: Mapping[str, PhaseBound] = field(default_factory=dict)
     total_ms: tuple[float, tuple[float, float]] | None = None
+    least: RunBound | None = None
 
     def whole(self, steps: int) -> Outlook:
-        """That of a run whose prefill and `steps` decode steps share sweeps: of its whole alone.
-
-        The least time is that of all FLOPs, or of all bytes if every step reads the weights once: no order of sweeps needs fewer.
-        """
+        """That of a run whose prefill and `steps` decode steps share sweeps: of its whole alone."""
         bound = predicted = None
         if self.predicted is not None and self.total_ms is not None:
             interval = {
@@ -47,10 +47,8 @@ class Outlook:
             )
         prefill, decode = (self.phases.get(name) for name in ("prefill_ms", "decode_token_ms"))
         if self.bound is not None and prefill is not None:
-            compute = prefill.compute_ms + (0.0 if decode is None else steps * decode.compute_ms)
-            memory = prefill.memory_ms + (0.0 if decode is None else steps * decode.memory_ms)
-            binds = "compute" if compute > memory else "memory"
-            bound = Bound(total_ms=max(compute, memory), binds={"total_ms": binds}, basis=self.bound.basis)
+            least = self.least or in_any_order(prefill, decode, steps)
+            bound = Bound(total_ms=least.ms, binds={"total_ms": least.binds}, basis=self.bound.basis)
         return Outlook(bound, predicted)
 
     def utilisation(self, times: Mapping[str, Summary]) -> dict[str, float | None] | None:
@@ -97,7 +95,8 @@ def outlook(case: Case, spec: ModelSpec, device: DeviceSpec | None) -> Outlook:
     bound = Bound(**found.bound)
     if case.decode_only:
         bound = replace(bound, prefill_ms=None, binds={name: what for name, what in (bound.binds or {}).items() if name != "prefill_ms"})
-    return Outlook(bound, predicted, {str(phase): each.bound for phase, each in found.phases.items()}, total)
+    least = None if ordered is found or ordered.least is None else ordered.least.times(blocks)
+    return Outlook(bound, predicted, {str(phase): each.bound for phase, each in found.phases.items()}, total, least)
 
 
 def _ordered(price: Callable[..., Estimate], case: Case, whole: Estimate) -> tuple[Estimate, int]:

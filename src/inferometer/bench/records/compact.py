@@ -16,12 +16,13 @@ from inferometer.bench.records.record import TIMES, Record
 
 _SHARED: Final = "shared"
 _DEFAULTS: Final[Mapping[str, Any]] = {field.name: field.default for field in fields(Record) if field.default is not MISSING}
-# What sensors said at one moment: no table, figure or document shows it.
-_MOMENTARY: Final = "sensors"
+_SENSORS: Final = "sensors"
+# Of what sensors said when a case had run: whether clocks were held down and others were at work. The rest no table or figure shows.
+_TOLD: Final = ("gpu_sm_clock_mhz", "gpu_memory_clock_mhz", "gpu_temperature_c", "gpu_throttle_reasons", "gpu_processes", "host_load")
 
 
 def compacted(records: Sequence[Record]) -> Iterator[dict[str, Any]]:
-    """The lines that say these records, in their order. Nothing is lost but the environment's readings of sensors."""
+    """The lines that say these records, in their order. Nothing is lost but most of the environment's readings of sensors."""
     kinds = [(record.status, *sorted(record.environment)) for record in records]
     values = [_reduced(record) for record in records]
     common: dict[tuple[str, ...], dict[str, Any]] = {}
@@ -58,7 +59,9 @@ class Expander:
 
 def _reduced(record: Record) -> dict[str, Any]:
     value = record.to_json()
-    value["environment"].pop(_MOMENTARY, None)
+    sensors = value["environment"].pop(_SENSORS, None) or {}
+    told = {name: {"value": each} for name in _TOLD if (each := sensors.get(name, {}).get("value")) is not None}
+    value["environment"] |= {_SENSORS: told} if told else {}
     value |= {name: value[name]["samples"] for name in TIMES if value[name] is not None}
     if record.throughput == record.worked_out_throughput:
         del value["throughput"]

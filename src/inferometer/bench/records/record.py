@@ -12,7 +12,7 @@ from inferometer.bench.records.statistics import Summary, mean, rates
 
 SCHEMA_VERSION = 1
 Status = Literal["ok", "oom", "error", "timeout", "skipped"]
-TIMES: Final = ("prefill_ms", "decode_token_ms", "decode_total_ms", "total_ms", "forward_ms")
+TIMES: Final = ("prefill_ms", "decode_token_ms", "decode_total_ms", "first_tokens_ms", "total_ms", "forward_ms")
 
 # Division and multiplication back may each be off by half a unit in the last place; anything near this is an error of arithmetic.
 _RELATIVE = 1e-9
@@ -91,13 +91,14 @@ class Checked:
 class Record:
     """The answer to a case. Unknown is None. Times in milliseconds, one sample a run.
 
-    Under an admission that lets some rows decode while others still prefill, only total_ms has a meaning. pages_peak: the most pages
-    of KV cache in use at once, page_size: the tokens of each. sizes: bytes of the weights, of the cache when all is generated and of the
-    hidden states of as many tokens. link_gb_s: of what came from the host, over all measured runs; link_bound: the rate of plain copies
-    there, measured in the same process, and the share of it. decode_only: there was no prompt but a cache filled at random, and the first
-    of decode_length steps attended over sequence_length tokens. warmups: runs that were not counted, with those in which something was
-    still compiled or recorded. launches: of the sizes that linear maps have in a decode step on a GPU, how many there are ("maps") and of
-    how many the launch had been measured there ("measured"; for the others a table decides). study, part, column: where a study asked,
+    Under an admission that lets some rows decode while others still prefill, total_ms alone is a time of one thing; first_tokens_ms is
+    then the part of it after which every row had its first token, and first_tokens the tokens of all rows by then. pages_peak: the most
+    pages of KV cache in use at once, page_size: the tokens of each. sizes: bytes of the weights, of the cache when all is generated and of
+    the hidden states of as many tokens. link_gb_s: of what came from the host, over all measured runs; link_bound: the rate of plain
+    copies there, measured in the same process, and the share of it. decode_only: there was no prompt but a cache filled at random, and the
+    first of decode_length steps attended over sequence_length tokens. warmups: runs that were not counted, with those in which something
+    was still compiled or recorded. launches: of the sizes that linear maps have in a decode step on a GPU, how many there are ("maps") and
+    of how many the launch had been measured there ("measured"; for the others a table decides). study, part, column: where a study asked,
     None outside of one.
 
     Raises ValueError where decode_total differs from steps x decode_token, where throughput x latency differs from the tokens of a
@@ -151,6 +152,8 @@ class Record:
     prefill_ms: Summary | None = None
     decode_token_ms: Summary | None = None
     decode_total_ms: Summary | None = None
+    first_tokens_ms: Summary | None = None
+    first_tokens: int | None = None
     total_ms: Summary | None = None
     forward_ms: Summary | None = None
     throughput: Throughput = field(default_factory=Throughput)
@@ -175,7 +178,7 @@ class Record:
             raise ValueError(f"schema_version {self.schema_version} is not {SCHEMA_VERSION}, the one this version reads")
         if self.status not in get_args(Status):
             raise ValueError(f"status must be one of {', '.join(get_args(Status))}, not {self.status!r}")
-        times = (self.prefill_ms, self.decode_token_ms, self.decode_total_ms, self.total_ms, self.forward_ms)
+        times = tuple(getattr(self, name) for name in TIMES)
         if self.status != "ok":
             if not self.evidence:
                 raise ValueError(f"status {self.status} needs evidence")
@@ -186,6 +189,7 @@ class Record:
             raise ValueError("an ok case has no evidence of a failure and no failed check")
         if any(t is not None and len(t.samples) != self.runs for t in times):
             raise ValueError(f"each time has one sample for each of the {self.runs} runs")
+        self._check_first_tokens()
         if self.serving is not None:
             self._check_serving(self.serving)
         elif self.forward_only:
@@ -254,6 +258,20 @@ class Record:
         for run, (whole, prefill, rest) in enumerate(zip(self.total_ms.samples, self.prefill_ms.samples, decode, strict=True)):
             if not math.isclose(whole, prefill + rest, rel_tol=_RELATIVE):
                 raise ValueError(f"run {run}: total_ms {whole} is not prefill {prefill} and decode {rest}")
+
+    def _check_first_tokens(self) -> None:
+        if (self.first_tokens_ms is None) != (self.first_tokens is None):
+            raise ValueError("first_tokens and first_tokens_ms go together")
+        if self.first_tokens_ms is None or self.first_tokens is None:
+            return
+        if self.total_ms is None or self.prefill_ms is not None:
+            raise ValueError("first_tokens_ms is part of a total whose prefill and decode share sweeps")
+        tokens = self.batch_size * (self.steps + 1)
+        if not self.batch_size <= self.first_tokens <= tokens:
+            raise ValueError(f"first_tokens {self.first_tokens} is not from {self.batch_size} to {tokens}")
+        for run, (part, whole) in enumerate(zip(self.first_tokens_ms.samples, self.total_ms.samples, strict=True)):
+            if part > whole:
+                raise ValueError(f"run {run}: first_tokens_ms {part} is more than total_ms {whole}")
 
     def _check_steps(self, totals: Summary, tokens: Summary) -> None:
         for run, (total, token) in enumerate(zip(totals.samples, tokens.samples, strict=True)):

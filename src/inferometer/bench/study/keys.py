@@ -11,6 +11,7 @@ from typing import TypeVar, get_args
 from inferometer.bench.records.case import Case
 from inferometer.bench.study.cell import BESIDE, Template, template_of
 from inferometer.bench.study.layout import TOTAL_LENGTH, WORDS, Fact, PublishedSpec, RowSpec, Where
+from inferometer.bench.study.settings import did_you_mean
 from inferometer.estimate.measured import load_charts, load_regimes
 from inferometer.estimate.stack import STACKS
 from inferometer.hardware.table import Table
@@ -171,7 +172,7 @@ def heading_key(table: Table, default: str) -> str:
 def setting_of(table: Table, key: str, name: str) -> str:
     """A name that must be a setting's."""
     if name not in settings():
-        raise table.error(f"{key}: {name!r} is no setting of a case; the settings are {', '.join(settings())}")
+        raise table.error(f"{key}: {name!r} is no setting of a case{did_you_mean(name, settings())}")
     return name
 
 

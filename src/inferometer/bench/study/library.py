@@ -30,6 +30,8 @@ def find_study(name: str) -> StudyFile:
     known = shipped()
     if name in known:
         return known[name]
+    if path.is_dir():
+        raise UserError(f"{name} is a folder; name a study, a study's TOML file, or the study.toml in the folder of a run")
     raise UserError(f"no study {name!r}{did_you_mean(name, known)} (one of your own is named by its file, as in ./{name}.toml)")
 
 

@@ -64,6 +64,8 @@ def problem(name: str, value: Any) -> str | None:
         return f"{name} must be at least {0 if name in _MAY_BE_ZERO else 1}, not {value}"
     if name in (TIMEOUT, "gpu_memory", "host_memory") and value <= 0:
         return f"{name} must be above 0, not {value}"
+    if name == "tuning_seconds" and value < 0:
+        return f"{name} must be at least 0, not {value}"
     if name in _WORDS and value not in _WORDS[name]:
         return f"{name} must be one of {', '.join(_WORDS[name])}, not {value!r}"
     if name == "device" and not _DEVICE.fullmatch(value):

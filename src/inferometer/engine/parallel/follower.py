@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from inferometer.engine.parallel.health import Tether
+from inferometer.engine.parallel.health import Tether, may_be_anothers
 from inferometer.engine.parallel.launch import TOKEN_VARIABLE
 from inferometer.engine.parallel.lifeline import die_with
 from inferometer.engine.parallel.meeting import meet
@@ -67,7 +67,7 @@ def _follow(rank: int, size: int, place: tuple[int, int], store: Callable[[], St
     except EOFError:
         return FAILED  # rank 0 is gone, however it ended
     except Exception as error:  # noqa: BLE001  (whatever it is, rank 0 tells it in one line)
-        tether.fail(f"{type(error).__name__}: {' '.join(str(error).split())[:500]}")
+        tether.fail(f"{type(error).__name__}: {' '.join(str(error).split())[:500]}", shared=may_be_anothers(error))
         return FAILED
     tether.loosen()
     return DONE

@@ -29,6 +29,9 @@ SILENCE: Final = 4.0
 PATIENCE: Final = 60.0
 WORD: Final = 2.0
 """How long the launcher may take to say by which signal a rank ended."""
+CAUSE: Final = 1.0
+"""How long a rank is waited for that has ended without a word, after another has failed in what all do together: the end of one is an error
+of all others, and one of those may be heard of first."""
 REFUSED: Final = 5.0
 """How long rank 0 may do its part of a call that another rank has refused; it may be about to refuse it as well."""
 GRACE: Final = 3.0
@@ -41,7 +44,8 @@ _END: Final = b"."
 
 @dataclass(slots=True)
 class Peer:
-    """Another rank: its number, the two sockets to it, and the process, where it is one of this machine."""
+    """Another rank: its number, the two sockets to it, and the process, where it is one of this machine. spoke: whether it has
+    said why it ends."""
 
     rank: int
     commands: socket.socket
@@ -50,6 +54,7 @@ class Peer:
     pid: int
     heard: float = 0.0
     held: bytearray = field(default_factory=bytearray)
+    spoke: bool = False
 
     def __str__(self) -> str:
         return f"rank {self.rank} (process {self.pid}{'' if self.process else ' of another machine'})"
@@ -80,6 +85,11 @@ class Peer:
             self.process.close()
 
 
+def may_be_anothers(error: BaseException) -> bool:
+    """Whether an error may be another rank's end, met in a call that all make."""
+    return isinstance(error, RuntimeError | EOFError | OSError) and type(error).__name__ != "OutOfMemoryError"
+
+
 class Watch(threading.Thread):
     """Rank 0's thread over all others. launch: the process that started them, where it was ours.
 
@@ -98,6 +108,7 @@ class Watch(threading.Thread):
         self.refusal: tuple[int, Answer] | None = None
         self.releases: list[Callable[[float], object]] = []
         self._refused: float | None = None
+        self._met: tuple[float, str] | None = None  # what a rank has met in a call of all, and how long its cause is waited for
         self._peers = peers
         self._launch = launch
         self._launcher = None if launch is None else launch.end
@@ -163,11 +174,16 @@ class Watch(threading.Thread):
                             peer.heard = now
                     self._tick(now)
                     ticked, due = now, now + TICK
-                for key, _ in selector.select(max(0.0, due - time.monotonic())):
+                until = due
+                if self._met is not None:
+                    until = min(due, self._met[0])
+                    if now >= self._met[0]:
+                        self.fail(self._met[1])
+                for key, _ in selector.select(max(0.0, until - time.monotonic())):
                     if key.fileobj is self._launcher:
                         self._report(selector)
-                    elif isinstance(key.data, Peer):
-                        self._hear(key.data)
+                    elif isinstance(key.data, Peer) and not self._hear(key.data):
+                        selector.unregister(key.data.beats)
 
     def _tick(self, now: float) -> None:
         if not self.asking:
@@ -181,11 +197,12 @@ class Watch(threading.Thread):
             if peer.hung(now):
                 self.fail(f"{peer} has stopped answering")
 
-    def _hear(self, peer: Peer) -> None:
+    def _hear(self, peer: Peer) -> bool:
+        """False where no more will come, and has been told why."""
         try:
             data = peer.beats.recv(1 << 16)
         except BlockingIOError:
-            return
+            return True
         except OSError:
             data = b""
         peer.heard = time.monotonic()
@@ -196,10 +213,16 @@ class Watch(threading.Thread):
             said = json.loads(line)
             if "refused" in said:
                 self.refusal, self._refused = (peer.rank, Answer(None, *said["refused"])), peer.heard
-            else:
-                self.fail(f"rank {peer.rank}: {said['failed']}")
-        if not data:
+                continue
+            peer.spoke = True
+            reason = f"rank {peer.rank}: {said['failed']}"
+            if not said.get("shared"):
+                self.fail(reason)
+            elif self._met is None:
+                self._met = peer.heard + CAUSE, reason
+        if not data and not peer.spoke:
             self._gone(peer)
+        return bool(data)
 
     def _gone(self, peer: Peer) -> None:
         """It has ended without a word; the launcher may know by which signal."""
@@ -251,9 +274,9 @@ class Tether(threading.Thread):
         self._lock = threading.Lock()
         self._ending = False
 
-    def fail(self, reason: str) -> None:
-        """Tells rank 0 why this rank will end."""
-        self._say({"failed": reason})
+    def fail(self, reason: str, *, shared: bool) -> None:
+        """Tells rank 0 why this rank will end. shared: whether it may be another's end that this one has met in a call of them all."""
+        self._say({"failed": reason, "shared": shared})
 
     def refuse(self, answer: Answer) -> None:
         """Tells rank 0 that this rank takes no part in what rank 0 does now, while that may wait for it."""

@@ -14,7 +14,7 @@ import torch
 
 from inferometer.engine.parallel.gpu_collective import GpuCollective
 from inferometer.engine.parallel.groups import collective
-from inferometer.engine.parallel.health import Peer, Watch
+from inferometer.engine.parallel.health import Peer, Watch, may_be_anothers
 from inferometer.engine.parallel.launch import Launch
 from inferometer.engine.parallel.meeting import gather, listen
 from inferometer.engine.parallel.ranks import RanksError
@@ -234,7 +234,7 @@ class Leader:
         """After an error in the midst of a common call. Raises RanksError where another rank is to blame."""
         if isinstance(error, RanksError):
             raise error
-        if isinstance(error, RuntimeError | EOFError | OSError) and not isinstance(error, torch.OutOfMemoryError):
+        if may_be_anothers(error):
             self._watch.failed.wait(_BLAME_S)
         if self._watch.failure is not None:
             refusal = self._watch.refusal

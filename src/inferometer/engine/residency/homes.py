@@ -8,8 +8,14 @@ from torch import Tensor
 from inferometer.engine.residency.delivery import Delivery
 from inferometer.engine.residency.disk_file import DiskFile, DiskSpace, Extent, extents
 from inferometer.engine.residency.disk_reader import DiskReader
+from inferometer.errors import UserError
+from inferometer.hardware.host_memory import await_free_host_bytes
+from inferometer.model.byte_size import gib
 from inferometer.model.placement import LayerPlace, Placement
 from inferometer.nn.host_buffer import HostBuffer
+
+SPARE_BYTES = 256 << 20
+"""Most memory of the host that stays free beside a layer that is to lie there: the system ends processes before all is taken."""
 
 
 class LayerHomes:
@@ -50,6 +56,13 @@ class LayerHomes:
         place, slot = self._place(layer), self._slot(layer)
         from_disk = place.device + place.host
         self._staying[layer] = slot[: place.device].clone()
+        needed = place.host + min(place.host, SPARE_BYTES)
+        free = await_free_host_bytes(needed)
+        if free < needed:
+            raise UserError(
+                f"layer {layer} takes {gib(place.host)} of the host's memory, of which {gib(free)} are free; lower --host-memory and give "
+                "a folder with --disk DIR, or stream a smaller fraction"
+            )
         self._hosted[layer] = HostBuffer(place.host, self._device)
         self._hosted[layer].tensor.copy_(slot[place.device : from_disk])
         if self.reader is not None and layer in self._extents:

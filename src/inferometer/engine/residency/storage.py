@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from math import ceil, inf
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -95,7 +95,11 @@ class Storage:
         # A layer passes through on its way in, and later whatever is read from the disk.
         reserved = max(*layer_bytes, least_bytes())
         free = free_host_bytes() - (beside + streaming.device_bytes if room.of_host else 0)
-        limit = free if self.host_bytes is None else min(self.host_bytes, free)
+        limit = free if self.host_bytes is None else self.host_bytes
+        if self.folder is not None:
+            limit = min(limit, free)
+        # Without a disk a limit that was given is believed: a virtual machine may get more as it takes what it has. `LayerHomes` looks at
+        # what is free before every layer.
         if self.offload.pages and self.offload.disk is None and self.folder is not None:
             limit -= int(limit * PAGES_SHARE)  # else weights would take all, though a disk is there for them
         placed = self.offload.place(layer_bytes, max(0, limit - reserved), disk=self.folder is not None)
@@ -141,7 +145,9 @@ def _too_large(offload: Offload, layer_bytes: Sequence[int], beside: int, placem
     if least is None:
         return f"{words}; even two layers at a time do not fit: use --quantize int4, a 16-bit --dtype, or more memory"
     share = min(1.0, -(-1000 * least // sum(layer_bytes)) / 1000)
-    return f"{words}; stream at least {share:g} of them (--offload weights:{share:g})"
+    if offload.disk is not None:
+        return f"{words}; lower the first of --percent's numbers to {100 - ceil(100 * share - 1e-9)}"
+    return f"{words}; stream at least {share:g} of them (--offload {Offload(weights=share, pages=offload.pages).name})"
 
 
 def positive(value: Any) -> bool:

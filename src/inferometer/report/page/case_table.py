@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from inferometer.bench.records.record import Record
 from inferometer.model.byte_size import gib
@@ -11,6 +11,7 @@ from inferometer.report.markup.html import escaped, scrolling, table
 from inferometer.report.page.chart import colour_class
 from inferometer.report.page.section import Section
 from inferometer.report.records.columns import Columns, length
+from inferometer.report.records.host_state import state_of
 from inferometer.report.tables.case_rows import CASE_HEADER, COLUMN_HEADER, case_cells, column_cells
 
 # Columns whose cells sort as numbers.
@@ -55,23 +56,22 @@ def columns_table(records: Sequence[Record], columns: Columns) -> str:
 
 def environment_section(records: Sequence[Record]) -> Section:
     """What the records say of machine and software, one column for each environment that differs."""
-    found: dict[str, tuple[Mapping[str, str], int]] = {}
+    found: dict[str, list[Record]] = {}
     for record in records:
-        flat = {"device": record.device_name or record.device or "-", **_flat(record.environment)}
-        key = json.dumps(flat, sort_keys=True)
-        found[key] = (flat, found.get(key, (flat, 0))[1] + 1)
-    if not any(len(flat) > 1 for flat, _ in found.values()):
+        found.setdefault(json.dumps(_flat(record), sort_keys=True), []).append(record)
+    kinds = [({**_flat(alike[0]), **state_of(alike)}, len(alike)) for alike in found.values()]
+    if not any(len(flat) > 1 for flat, _ in kinds):
         return Section(slug="environment", title="Environment", missing="the records do not say where they were taken.")
-    kinds = list(found.values())
     names = list(dict.fromkeys(name for flat, _ in kinds for name in flat))
     rows = [[name, *(flat.get(name, "-") for flat, _ in kinds)] for name in names]
     header = ("", *(f"{count} case{'s' * (count != 1)}" for _, count in kinds))
     return Section(slug="environment", title="Environment", content=table(header, rows, caption="Environment"))
 
 
-def _flat(environment: Mapping[str, object]) -> dict[str, str]:
+def _flat(record: Record) -> dict[str, str]:
     """What is known, without sensors, whose readings are of a moment."""
-    plain = {name: value for name, value in environment.items() if value is not None and not isinstance(value, dict | list)}
+    known = {"device": record.device_name or record.device or "-", **record.environment}
+    plain = {name: value for name, value in known.items() if value is not None and not isinstance(value, dict | list)}
     return {name.removesuffix("_bytes").replace("_", " "): _said(name, value) for name, value in plain.items()}
 
 

@@ -19,7 +19,7 @@ RECORDS: Final = "records.jsonl"
 _REMEDY = "name a file of records that `bench --output` or `study run` wrote"
 # Cases of one sitting follow each other; the longest of them is far shorter than this.
 _PAUSE = timedelta(hours=1)
-_VERSIONS = ("inferometer", "revision", "torch", "transformers", "cuda", "python")
+_VERSIONS = ("inferometer", "revision", "torch", "transformers", "cuda", "driver", "python")
 _MACHINE = ("machine", "cpu", "cores", "gpu", "gpu_memory_bytes", "platform")
 
 

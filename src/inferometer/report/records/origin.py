@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from inferometer.bench.records.record import Record
@@ -44,12 +44,28 @@ def origins_of(records: Iterable[Record]) -> tuple[Origin, ...]:
 
 
 def mixture(records: Iterable[Record]) -> str | None:
-    """What is mixed: the machines, sessions and revisions among the records, None where there is one of each."""
-    origins = origins_of(records)
+    """What is mixed: the machines, sessions and revisions among the records, None where there is one of each.
+
+    Of a session it says which columns it measured and when it began.
+    """
+    tried = [record for record in records if record.status != "skipped"]
+    origins = origins_of(tried)
     kinds = {"machine": "machines", "session": "sessions", "revision": "revisions"}
     found = []
     for kind, plural in kinds.items():
-        values = list(dict.fromkeys(str(getattr(origin, kind)) for origin in origins))
+        values = list(dict.fromkeys(getattr(origin, kind) for origin in origins))
         if len(values) > 1:
-            found.append(f"{len(values)} {plural} ({'; '.join(values)})")
+            told = _sessions(values, tried) if kind == "session" else [str(value) for value in values]
+            found.append(f"{len(values)} {plural} ({'; '.join(told)})")
     return f"mixes {', '.join(found)}: ratios are formed only within one of each" if found else None
+
+
+def _sessions(sessions: Iterable[str | None], records: Sequence[Record]) -> list[str]:
+    """Each session with when it began and what it measured, the first one first."""
+    found = []
+    for session in sessions:
+        mine = [record for record in records if Origin.of(record).session == session]
+        columns = list(dict.fromkeys(record.column for record in mine if record.column is not None))
+        began = min(record.started_at for record in mine)[:16].replace("T", " ")
+        found.append((began, f"{session} of {began}" + (f": {', '.join(columns)}" if columns else "")))
+    return [told for _, told in sorted(found)]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from inferometer.bench.backends.registry import stack_of
 from inferometer.bench.records.record import Record
@@ -16,6 +17,7 @@ from inferometer.hardware.catalogue import CPU
 from inferometer.model.presets import preset
 
 _ORDERS = ("zigzag", "diagonal", "row")
+_CLEARLY: Final = 1.25
 
 
 def predicted(record: Record) -> Quantities | None:
@@ -56,14 +58,9 @@ def estimated(record: Record, stack: str, changes: Mapping[str, Any] | None = No
 
     None for a model that is no preset, an unknown device or stack, steps without a prompt, and a case that the estimator refuses.
     """
-    asked = {name: getattr(record, name) for name in ("model", "batch_size", "sequence_length", "decode_length", "dtype", "quantize")}
-    asked |= {name: getattr(record, name) for name in ("tensor_parallel", "forward_only", "loss", "group_size", "device")}
-    asked["admission"] = order_of(record)
-    asked |= {name: value for name, value in (changes or {}).items() if name in asked}
-    if asked["device"] is None or preset(asked["model"]) is None or record.decode_only:
-        return None
-    found = _estimate(stack, **asked)
-    if found is None:
+    asked = _asked(record, changes or {})
+    found = None if asked is None else _estimate(stack, **asked)
+    if asked is None or found is None:
         return None
     grouped = found.request.order is not None
     return Quantities(
@@ -78,6 +75,38 @@ def estimated(record: Record, stack: str, changes: Mapping[str, Any] | None = No
         peak_memory_bytes=found.peak_memory_bytes,
         j_per_token=found.j_per_token,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Milliseconds that the host is expected to need to launch a step, or a forward, and the device to do its work."""
+
+    host_ms: float
+    device_ms: float
+
+    @property
+    def is_the_hosts(self) -> bool:
+        """Whether the device waits for launches."""
+        return self.host_ms > _CLEARLY * self.device_ms
+
+
+def pace(record: Record) -> Pace | None:
+    """Of the longest part of a record's case on its own stack; None where the estimator does not know the case."""
+    stack, asked = stack_of_backend(record.backend), _asked(record, {})
+    found = None if stack is None or asked is None else _estimate(stack, **asked)
+    if found is None:
+        return None
+    cost = (found.phases.get("decode_token_ms") or found.phases.get("forward_ms") or next(iter(found.phases.values()))).cost
+    return Pace(cost.host_ms, sum(cost.kinds.values()))
+
+
+def _asked(record: Record, changes: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What the estimator is asked for a record's case; None where it cannot be."""
+    asked = {name: getattr(record, name) for name in ("model", "batch_size", "sequence_length", "decode_length", "dtype", "quantize")}
+    asked |= {name: getattr(record, name) for name in ("tensor_parallel", "forward_only", "loss", "group_size", "device")}
+    asked["admission"] = order_of(record)
+    asked |= {name: value for name, value in changes.items() if name in asked}
+    return None if asked["device"] is None or preset(asked["model"]) is None or record.decode_only else asked
 
 
 @lru_cache(maxsize=4096)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from inferometer.bench.records.record import Record
 from inferometer.bench.study.cell import Source, Template, shaped
-from inferometer.bench.study.figure import Figure, limit
+from inferometer.bench.study.figure import Figure, limit, statistic
 from inferometer.bench.study.keys import settings
 from inferometer.bench.study.layout import TOTAL_LENGTH, WORDS, BlockSpec, ColumnSpec, PlotSpec, PublishedSpec, TableSpec, Where
 from inferometer.report.markup.parts import joined
 from inferometer.report.records.origin import Origin
-from inferometer.report.study.case_prediction import estimated
+from inferometer.report.study.case_prediction import estimated, pace
 from inferometer.report.study.cell_values import CellValues
 from inferometer.report.study.columns import Row
 from inferometer.report.study.footnotes import Footnotes
@@ -30,6 +30,9 @@ class Entry:
 
 
 NOTHING = Entry("")
+_FAR_APART: Final = 1.25
+"""The longest over the shortest of a case's runs, from which on their mean alone would mislead."""
+_CALIBRATED: Final = "calibrated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,42 @@ class Entries:
             return Entry(self.notes.mark(self._word(record.status), f"{record.status}: {record.evidence}", name))
         if found is None:
             return Entry(self._word("unknown"))
-        return found if self._measures else Entry(found.text + self._beside(values, cell), found.value)
+        if self._measures:
+            apart = self._scatter(record, cell)
+            return found if apart is None else replace(found, text=self.notes.mark(found.text, apart, name))
+        text = found.text + self._beside(values, cell)
+        note = self._other_basis(values.bounded) or self._host(record, cell)
+        return Entry(text if note is None else self.notes.mark(text, note, name), found.value)
+
+    def _scatter(self, record: Record, cell: Template) -> str | None:
+        """That the runs behind a mean lie far apart, unless the table shows their statistics itself."""
+        field = cell.fields[0]
+        if field.figure is None or not field.plain or not isinstance(self.spec, TableSpec) or self.spec.kind != "grid":
+            return None
+        if record.serving is not None:  # of a server they are requests, which differ in what they waited for
+            return None
+        least, most = (statistic(record, field.figure, name) for name in ("min", "max"))
+        if not least or not most or most < _FAR_APART * least:
+            return None
+        return f"a mean of {record.runs} runs that lie from {field.text(least)} to {field.text(most)}"
+
+    def _host(self, record: Record, cell: Template) -> str | None:
+        """That the host sets the pace of a predicted time: neither the memory nor the matrix units then say how fast the stack can be."""
+        figure = cell.fields[0].figure
+        if self.source != "predicted" or figure is None or (figure.time or figure.rate) is None:
+            return None
+        expected = pace(record)
+        if expected is None or not expected.is_the_hosts:
+            return None
+        step = "forward" if record.forward_only else "step"
+        return f"the host sets the pace: {expected.host_ms:.3g} ms of launches a {step}, for {expected.device_ms:.3g} ms of work"
+
+    def _other_basis(self, bounded: Record | None) -> str | None:
+        """What limits a bound is of, where the table has bounds of others as well: those of a run that was not calibrated are higher."""
+        if self.source != "bound" or bounded is None or bounded.bound is None or bounded.bound.basis == _CALIBRATED:
+            return None
+        bases = {record.bound.basis for record in self.records.records if record.bound is not None}
+        return f"by {bounded.bound.basis} limits: nothing was calibrated where it ran" if len(bases) > 1 else None
 
     def _beside(self, values: CellValues, cell: Template) -> str:
         """In brackets, the first figure as measured over what was predicted, or the share of its bound that was reached and what binds."""
@@ -155,7 +193,7 @@ class Entries:
         name = f"{column.heading or ' / '.join(pair)}, {row.name}"
         found = [self._one({**row.where, **column.where, "column": (each,)}, name) for each in pair]
         records = [each for each in found if isinstance(each, Record)]
-        if len(records) != 2:
+        if len(records) != 2 or (self._measures and any(each.status != "ok" for each in records)):
             return Entry(self._word("unknown") if any(not isinstance(each, Entry) or each.text for each in found) else "")
         apart = Origin.of(records[0]).apart(Origin.of(records[1]))
         if apart is not None and self._measures:

@@ -107,7 +107,10 @@ def _card(study: Study, records: Sequence[Record]) -> list[Part]:
     lines += [f"Ran: {joined(models)}."] if models else []
     counts = Counter(record.status for record in records)
     lines.append("Cases: " + (", ".join(f"{count} {status}" for status, count in counts.most_common()) or "none yet") + ".")
-    lines += [f"Measured on {', '.join(each for each in (one.machine, _named(one)) if each)}." for one in origins_of(records)]
+    lines += [
+        f"Measured on {', '.join(each for each in (one.machine, _named(one), _began(one, records)) if each)}."
+        for one in origins_of(records)
+    ]
     mixed = mixture(records)
     if mixed is not None:
         lines.append(f"This study {mixed}.")
@@ -116,6 +119,10 @@ def _card(study: Study, records: Sequence[Record]) -> list[Part]:
         "work, and as it was published, as far as each is known."
     )
     return [*([] if study.summary is None else [Paragraph(study.summary)]), Bullets(tuple(lines))]
+
+
+def _began(origin: Origin, records: Sequence[Record]) -> str:
+    return min(record.started_at for record in records if Origin.of(record) == origin)[:16].replace("T", " ")
 
 
 def _named(origin: Origin) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from inferometer.bench.records.record import Record
+from inferometer.bench.records.statistics import mean
 from inferometer.model.byte_size import gib
 from inferometer.report.records.phases import PHASES
 from inferometer.report.tables.steps import PREFILL, TOTAL, WHOLE, failed, size_of, steps_of
@@ -46,7 +47,7 @@ def _size_notes(record: Record) -> list[str]:
     """FlexGen's figures of a case of groups or with anything elsewhere: how large it is, what it took, and what came over the link."""
     if record.status != "ok" or record.sizes is None or not (record.admission or record.offload or record.percent):
         return []
-    parts = [f"{name} {gib(size, digits=3)}" for name, size in record.sizes.items()]
+    lines, parts = _shared_notes(record), [f"{name} {gib(size, digits=3)}" for name, size in record.sizes.items()]
     if record.peak_memory_bytes.allocated is not None:
         parts.append(f"peak GPU memory {gib(record.peak_memory_bytes.allocated, digits=3)}")
     if record.link_gb_s is not None:
@@ -54,7 +55,26 @@ def _size_notes(record: Record) -> list[str]:
         if record.link_bound is not None:
             link += f", {record.link_bound['share']:.1%} of the {record.link_bound['copy_gb_s']:.2f} GB/s of plain copies"
         parts.append(link)
-    return [f"- Batch size {record.batch_size}: {'; '.join(parts)}."]
+    return [*lines, f"- Batch size {record.batch_size}: {'; '.join(parts)}."]
+
+
+def _shared_notes(record: Record) -> list[str]:
+    """Prefill and decode as FlexGen's timer has them, where they share sweeps: all until the last prompt has its first token, and the
+    rest."""
+    if record.first_tokens_ms is None or record.first_tokens is None or record.total_ms is None:
+        return []
+    prefill, rest = record.first_tokens_ms.mean, record.total_ms.mean - record.first_tokens_ms.mean
+    rate = mean([1000 * record.batch_size * record.sequence_length / ms for ms in record.first_tokens_ms.samples])
+    text = f"prefill, until the last prompt had its first token, {prefill:.2f} ms ({rate:.2f} prompt tokens/secs)"
+    beside, behind = record.first_tokens - record.batch_size, record.batch_size * (record.steps + 1) - record.first_tokens
+    if beside:
+        text += f", with {beside} more tokens decoded beside it"
+    if behind:
+        parts = zip(record.total_ms.samples, record.first_tokens_ms.samples, strict=True)
+        rates = [1000 * behind / (whole - part) for whole, part in parts if whole > part]
+        text += f"; decode of the last {behind} tokens {rest:.2f} ms"
+        text += f" ({mean(rates):.2f} tokens/secs)" if len(rates) == record.runs else ""
+    return [f"- Batch size {record.batch_size}: {text}."]
 
 
 def _outlook_notes(records: Sequence[Record]) -> list[str]:

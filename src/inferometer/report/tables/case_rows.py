@@ -51,7 +51,9 @@ def case_cells(record: Record, columns: Columns) -> tuple[str, ...]:
         _median(PREFILL.summary(record)),
         _median(DECODE.summary(record)),
         ms(served["e2e"]["p50"]) if served.get("e2e") else _median(others[0] if others else None),
-        "-" if summary is None or not summary.p50 else f"{100 * (summary.max - summary.min) / summary.p50:.1f} %",
+        "-"
+        if summary is None or not summary.p50 or len(summary.samples) < 2
+        else f"{100 * (summary.max - summary.min) / summary.p50:.1f} %",
         "-" if rate is None else short(rate),
         "-" if share is None else f"{100 * share:.1f} %",
         (phase and phase.binds(record)) or "-",

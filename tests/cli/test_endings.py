@@ -1,0 +1,124 @@
+"""How a command ends when a signal ends it, and when nobody takes what it prints."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inferometer.cli.main import main
+
+SOURCE = Path(__file__).parents[2] / "src"
+
+# `models` is put aside for a command that says that it has begun, waits for a signal, and tells that it was let close what it had opened.
+WAITS = """
+import signal, sys, time
+from types import SimpleNamespace
+from inferometer.cli import main
+def run(arguments):
+    try:
+        print("begun", flush=True)
+        time.sleep(60)
+    finally:
+        print("closed")
+main._module = lambda name: SimpleNamespace(configure=lambda parser: None, run=run)
+sys.exit(main.main(["models"]))
+"""
+
+
+def start(**options: Any) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, "-c", WAITS], text=True, env=environment, **pipes, **options)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_every_signal_that_ends_a_command_ends_it_in_one_way(number: signal.Signals) -> None:
+    with start() as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (130, "closed\n", "inferometer: interrupted\n")
+
+
+def test_what_is_to_outlive_its_terminal_does() -> None:
+    with start(preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signal.SIGHUP)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.2)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 130
+
+
+def test_a_server_that_is_ended_before_it_serves_has_ended_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(settings: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("inferometer.server.life.serve", interrupted)
+    assert main(["serve"]) == 0
+
+
+PRINTING = [
+    ["--help"],
+    ["--version"],
+    ["models"],
+    ["models", "--json"],
+    ["devices"],
+    ["devices", "--json"],
+    ["estimate", "opt-125m", "--device", "l4"],
+    ["estimate", "opt-125m", "--device", "l4", "--json"],
+    ["estimate", "llama-2-70b", "--device", "l4", "--require-fit"],
+    ["validate", "--regime", "002"],
+    ["study", "list"],
+    ["study", "show", "backend-sweep"],
+    ["study", "run", "backend-sweep", "--scale", "tiny", "--only", "batch_size=1", "--dry-run", "--device", "cpu"],
+]
+
+
+@pytest.mark.parametrize("line", PRINTING, ids=" ".join)
+@pytest.mark.parametrize("buffered", [True, False])
+def test_an_output_that_is_full_is_one_line_and_a_failure(
+    line: list[str], buffered: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open("/dev/full", "wb", buffering=0) as full:
+        stream = open(os.dup(full.fileno()), "w") if buffered else _unbuffered(full)  # noqa: SIM115  (closed with what it drops)
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert main(line) == 1
+        stream.close()
+    words = "inferometer: error: the standard output takes no more: No space left on device; send it somewhere else\n"
+    assert capsys.readouterr().err == words
+
+
+def _unbuffered(full: Any) -> Any:
+    from io import TextIOWrapper
+
+    return TextIOWrapper(full, write_through=True)
+
+
+@pytest.mark.parametrize("redirection", [">/dev/full", ">/dev/full 2>&1", ">&-", "2>&-", "2>/dev/full", ">&- 2>&-"])
+def test_streams_that_take_nothing_decide_no_exit_code_but_their_own(redirection: str) -> None:
+    def code(*words: str) -> int:
+        line = " ".join([sys.executable, "-m", "inferometer", *words, redirection])
+        return subprocess.run(line, shell=True, env={**os.environ, "PYTHONPATH": str(SOURCE)}, check=False, timeout=60).returncode
+
+    lost = redirection.startswith(">/dev/full")
+    assert code("models") == (1 if lost else 0)
+    assert code("models", "fetch") == 2
+
+
+def test_what_an_encoding_lacks_is_a_question_mark() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONIOENCODING": "ascii"}
+    words = "from inferometer.cli import main\nfrom types import SimpleNamespace\n"
+    words += "main._module = lambda name: SimpleNamespace(configure=lambda parser: None, run=lambda a: print('Münze \\udc80') or 0)\n"
+    done = subprocess.run(
+        [sys.executable, "-c", words + "main.main(['models'])"], capture_output=True, env=environment, check=True, timeout=60
+    )
+    assert (done.stdout, done.stderr) == (b"M?nze ?\n", b"")
