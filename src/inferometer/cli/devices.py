@@ -25,7 +25,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
     parser.add_argument("--calibrate", action="store_true", help="measure the present device and keep the result")
     parser.add_argument("--device", metavar="auto|cpu|cuda[:N]", help="what --calibrate measures (default: the first GPU)")
-    parser.add_argument("--seconds", type=positive_number, metavar="S", help="about how long --calibrate takes (default: 10), starts of ranks aside; less than 10: no sums over ranks")
+    parser.add_argument(
+        "--seconds", type=positive_number, metavar="S", help="about how long --calibrate takes (default: 10); less: without ranks"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
