@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from typing import Any
 
 from inferometer.cli.options import positive_number
-from inferometer.cli.streams import tell
 from inferometer.errors import UserError
 from inferometer.hardware.calibration import Calibration, Calibrations, load_calibrations, save_calibration
 from inferometer.hardware.catalogue import CPU, catalogue
@@ -26,10 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--calibrate", action="store_true", help="measure the present device and keep the result")
     parser.add_argument("--device", metavar="auto|cpu|cuda[:N]", help="what --calibrate measures (default: the first GPU)")
     parser.add_argument(
-        "--seconds",
-        type=positive_number,
-        metavar="S",
-        help="about how long --calibrate takes (default: 10), starts of ranks aside; less than 10: no sums over ranks",
+        "--seconds", type=positive_number, metavar="S", help="about how long --calibrate takes (default: 10); less: without ranks"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
@@ -41,13 +38,13 @@ def run(arguments: argparse.Namespace) -> int:
             raise UserError(f"{flag} {value} says how --calibrate measures; add --calibrate, or leave {flag} out")
     machine = detect()
     if arguments.calibrate:
-        _calibrate(machine, "auto" if arguments.device is None else arguments.device, arguments.seconds or _SECONDS)
+        _calibrate(machine, arguments.device or "auto", arguments.seconds or _SECONDS)
     calibrations = load_calibrations(machine.fingerprint)
     if arguments.json:
         print(json.dumps(_document(machine, calibrations), indent=2))
         return 0
     if calibrations.notice is not None:
-        tell(calibrations.notice)
+        print(f"inferometer: {calibrations.notice}", file=sys.stderr)
     print("\n".join([*_table(), "", *_here(machine, calibrations)]))
     return 0
 
@@ -56,9 +53,9 @@ def _calibrate(machine: Machine, device: str, seconds: float) -> None:
     # Only this needs torch.
     from inferometer.bench.machine.calibrate import calibrate
 
-    measured = calibrate(device, budget_s=seconds, progress=lambda part: tell(f"calibrating: {part}"))
+    measured = calibrate(device, budget_s=seconds, progress=lambda part: print(f"calibrating: {part}", file=sys.stderr))
     path = save_calibration(measured, machine.fingerprint)
-    tell(f"calibrated {measured.device} in {measured.seconds_spent:.1f} s, stored in {path}")
+    print(f"calibrated {measured.device} in {measured.seconds_spent:.1f} s, stored in {path}", file=sys.stderr)
 
 
 def _table() -> list[str]:
