@@ -54,7 +54,6 @@ def words_for(launch: Tiling | None) -> str:
         return "many"
     kind = "whole" if launch.whole else "bytes" if launch.in_bytes else "few"
     kind += " readied" if launch.readied else ""
-    kind += f" by {launch.together}" if launch.together > 1 else ""
     return f"{kind} {launch.outputs} x {launch.block}, {launch.warps} warps, {launch.stages} stages, {launch.programs} programs"
 
 

@@ -91,11 +91,11 @@ def test_kernel_in_bytes_is_the_formula(interpreted: Callable[..., Any], name: s
 
 
 READIED = {
-    "int8": Tiling(64, 128, 4, 2, 64, in_bytes=True, readied=True, together=2),
+    "int8": Tiling(64, 128, 4, 2, 64, in_bytes=True, readied=True),
     "fp8": Tiling(32, 128, 2, 2, 3, in_bytes=True, readied=True),
     "int4 g64": Tiling(64, 256, 4, 2, 64, readied=True),
     "int4 g64 symmetric": Tiling(32, 128, 2, 2, 3, readied=True),
-    "int4 g128": Tiling(64, 256, 4, 2, 3, readied=True, together=4),
+    "int4 g128": Tiling(64, 256, 4, 2, 3, readied=True),
 }
 
 

@@ -47,13 +47,11 @@ MORE: tuple[tuple[int, int, int, int], ...] = ((128, 8, 3, 2), (128, 4, 3, 2), (
 BYTES: tuple[tuple[int, int, int, int, int], ...] = ((128, 256, 8, 3, 1), (128, 128, 4, 4, 2))
 """Of 5 to 32 rows in bytes: (outputs, inputs an iteration, warps, stages, programs a processor). Not of int4, whose nibbles would be bytes
 in registers first: that took 38 us where FEW_NIBBLES took 24 (16 rows, 16384 x 4096, H200)."""
-READIED_BYTES: tuple[tuple[int, int, int, int, int, int], ...] = (
-    (64, 256, 4, 4, 2, 1), (128, 256, 8, 4, 1, 1), (64, 256, 4, 4, 2, 4), (128, 256, 4, 4, 1, 4), (64, 256, 4, 6, 1, 4),
+READIED_BYTES: tuple[tuple[int, int, int, int, int], ...] = (
+    (64, 256, 4, 4, 2), (128, 256, 8, 4, 1), (128, 256, 4, 4, 1), (64, 256, 4, 6, 1),
 )  # fmt: skip
-"""The same of rows that a launch of their own has split, last how many blocks a program of that one sees to."""
-READIED_NIBBLES: tuple[tuple[int, int, int, int, int, int], ...] = (
-    (128, 256, 4, 3, 2, 1), (64, 256, 4, 2, 4, 1), (64, 256, 4, 3, 3, 1), (128, 256, 4, 3, 2, 4), (64, 256, 4, 3, 3, 4),
-)  # fmt: skip
+"""The same of rows that a launch of their own has split."""
+READIED_NIBBLES: tuple[tuple[int, int, int, int, int], ...] = ((128, 256, 4, 3, 2), (64, 256, 4, 2, 4), (64, 256, 4, 3, 3))
 """The same of int4, whose rows such a launch has put in order."""
 READIED_FIRST = 16
 """Rows up to which such launches serve on Hopper unless measuring says otherwise: of int4, and of int8 whose outputs are more than its
@@ -106,9 +104,9 @@ def _whole_table(weight: QuantWeight) -> dict[int, tuple[tuple[int, int, int, in
     return WHOLE | {1: WHOLE_LONG} if weight.inputs >= LONG or weight.outputs >= VERY_MANY * weight.inputs else WHOLE
 
 
-def _readied(table: tuple[tuple[int, int, int, int, int, int], ...], *, in_bytes: bool) -> Iterator[Tiling]:
-    for outputs, block, warps, stages, programs, together in table:
-        yield Tiling(outputs, block, warps, stages, programs, early=True, in_bytes=in_bytes, readied=True, together=together)
+def _readied(table: tuple[tuple[int, int, int, int, int], ...], *, in_bytes: bool) -> Iterator[Tiling]:
+    for outputs, block, warps, stages, programs in table:
+        yield Tiling(outputs, block, warps, stages, programs, early=True, in_bytes=in_bytes, readied=True)
 
 
 def in_groups(weight: QuantWeight) -> bool:

@@ -163,8 +163,7 @@ def _product(
     options |= {"maxnreg": min(255, 65536 // (32 * chosen.warps * max(1, chosen.programs)) // 8 * 8)}
     if chosen.in_bytes or chosen.readied:
         width = -(-inputs // chosen.block) * chosen.block
-        several = chosen.together if width % (chosen.together * chosen.block) == 0 else 1
-        norming, readying = _readying(x, norm, padded, several, early=early)
+        norming, readying = _readying(x, norm, padded, early=early)
     if chosen.in_bytes:
         del options["group"], options["zeroed"]
         options["assembled"] = capability(device) >= (9, 0)
@@ -174,8 +173,8 @@ def _product(
             given = torch.empty((numbers, padded, width), dtype=weight.data.dtype, device=device)
             worths = torch.empty((width // chosen.block, padded), dtype=torch.float32, device=device)
             split_rows.launch(
-                (padded, width // chosen.block // several), x, given, worths, *norming, rows, inputs, width, x_row, kind=weight.kind,
-                numbers=numbers, block=chosen.block, several=several, assembled=options["assembled"], **readying,
+                (padded, width // chosen.block), x, given, worths, *norming, rows, inputs, width, x_row, kind=weight.kind,
+                numbers=numbers, block=chosen.block, assembled=options["assembled"], **readying,
             )  # fmt: skip
         quant_bytes_product.launch(
             (tiles, parts), given, weight.data, worths, weight.scale, bias, added, out, *marks, partial, arrived, rows, outputs, inputs,
@@ -191,8 +190,8 @@ def _product(
         ordered = torch.empty((padded, width), dtype=x.dtype, device=device)
         sums = torch.empty((width // weight.group, padded), dtype=torch.float32, device=device)
         order_rows.launch(
-            (padded, width // chosen.block // several), x, ordered, sums, *norming, rows, inputs, width, x.stride(0),
-            chunk=several * chosen.block, group=weight.group, neighbours=neighbours, **readying,
+            (padded, width // chosen.block), x, ordered, sums, *norming, rows, inputs, width, x.stride(0), chunk=chosen.block,
+            group=weight.group, neighbours=neighbours, **readying,
         )  # fmt: skip
         del options["kind"]
         # Groups of an iteration are then four, all there, and begin at 8 bytes.
@@ -223,14 +222,12 @@ def numbers_of(weight: QuantWeight, dtype: torch.dtype, rows: int) -> int:
     return 3 if weight.kind == "fp8" and dtype == torch.float16 else 2
 
 
-def _readying(
-    x: Tensor, norm: NormWeights | None, padded: int, several: int, *, early: bool
-) -> tuple[tuple[Tensor, Tensor, float], dict[str, Any]]:
+def _readying(x: Tensor, norm: NormWeights | None, padded: int, *, early: bool) -> tuple[tuple[Tensor, Tensor, float], dict[str, Any]]:
     """What a launch that readies rows of x takes of a norm, and by name."""
     gamma, beta = (None, None) if norm is None else (norm.weight, norm.bias)
     options: dict[str, Any] = {
         "members": padded, "width": power_of_two(x.shape[1]), "normed": None if norm is None else norm.kind, "weighted": gamma is not None,
-        "shifted": beta is not None, "early": early, "num_warps": several if norm is None else 4,
+        "shifted": beta is not None, "early": early, "num_warps": 1 if norm is None else 4,
     }  # fmt: skip
     if early:
         options["launch_pdl"] = True

@@ -115,7 +115,7 @@ def _entry(item: Mapping[str, Any]) -> tuple[Shape, Tiling | None]:
         tiles = Tiling(**launch)
         sizes = [tiles.outputs, tiles.block, tiles.warps, tiles.stages]
         if (
-            any(type(size) is not int for size in (*sizes, tiles.programs, tiles.together))
+            any(type(size) is not int for size in (*sizes, tiles.programs))
             or type(tiles.early) is not bool
             or type(tiles.whole) is not bool
             or type(tiles.in_bytes) is not bool
@@ -129,8 +129,6 @@ def _entry(item: Mapping[str, Any]) -> tuple[Shape, Tiling | None]:
             raise ValueError("a launch that cannot be")
         if (tiles.in_bytes or tiles.readied) and (tiles.whole or shape.weight == PLAIN or tiles.block < 128):
             raise ValueError("a launch for weights in few bits")
-        if tiles.together < 1 or power_of_two(tiles.together) != tiles.together or (tiles.together > 1 and not tiles.readied):
-            raise ValueError("a launch that readies no such rows")
         if tiles.whole and shape.rows > 4:
             raise ValueError("a launch for fewer rows")
     named = isinstance(shape.dtype, str) and isinstance(shape.weight, str)

@@ -21,8 +21,7 @@ class Tiling:
     which it can norm first; block is all inputs then, and the outputs are dealt out to the programs; stages are always two, or for a weight
     in few bits one and the tiles that are fetched ahead. in_bytes: such a weight is multiplied as it lies, by rows split into bytes.
     readied: a launch of its own brings the rows into the form in which such a product takes them: bytes, or an order in which nibbles
-    are multiplied as whole numbers and scaled once a group. together: blocks of a row, where they fill it up, that
-    a program of such a launch readies: the more programs there are, the later the next launch begins."""
+    are multiplied as whole numbers and scaled once a group."""
 
     outputs: int
     block: int
@@ -33,7 +32,6 @@ class Tiling:
     whole: bool = False
     in_bytes: bool = False
     readied: bool = False
-    together: int = 1
 
     def span(self, outputs: int, processors: int) -> int:
         """Outputs of each program that holds whole rows."""
