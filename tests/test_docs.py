@@ -98,6 +98,16 @@ def test_every_file_that_is_named_exists(page: Path) -> None:
     assert missing - WRITTEN == set()
 
 
+def test_every_name_of_the_architecture_is_one_of_the_code() -> None:
+    source = " ".join(path.read_text("utf-8") for kind in ("py", "toml", "cpp", "h") for path in (ROOT / "src").rglob(f"*.{kind}"))
+    known = set(re.findall(r"\w+", source)) | {path.stem for below in ("src", "tests", "benchmarks") for path in (ROOT / below).rglob("*")}
+    prose = re.sub(r"(?ms)^```.*?^```$", "", (ROOT / "ARCHITECTURE.md").read_text("utf-8"))
+    spoken = [found for found in re.findall(r"`([^`]+)`", prose) if "*" not in found]  # names of many files have a star
+    named = {word for found in spoken for word in re.findall(r"[A-Za-z_]\w+", found)}
+    assert len(named) > 200
+    assert named - known - {"inferometer", "md"} == set()
+
+
 def test_every_command_has_a_page_which_the_readme_leads_to() -> None:
     readme = (ROOT / "README.md").read_text("utf-8")
     for command, page in PAGE_OF.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import threading
@@ -123,6 +124,18 @@ def test_settings_come_from_the_environment_and_flags_win(models: dict[str, Path
         assert server.process.wait(30) == 2
         server._reader.join()
         assert "MAX_BEST_OF must be a whole number, not 'many'" in server.log
+
+
+def test_a_model_of_the_hub_is_looked_for_in_the_cache_that_was_named(models: dict[str, Path], tmp_path: Path) -> None:
+    repository = tmp_path / "models--someone--tiny"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("abc123")
+    shutil.copytree(models["llama"], repository / "snapshots" / "abc123")
+    with RunningServer(
+        "--model-id", "someone/tiny", "--huggingface-hub-cache", str(tmp_path), "--weights", "dummy", "--device", "cpu", *LIMITS
+    ) as server:
+        assert server.get("/info").json()["model_id"] == "someone/tiny"
+        server.alive()
 
 
 def test_nobody_is_let_in_before_it_is_warm(models: dict[str, Path]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from inferometer.bench.backends import native as native_module
+from inferometer.bench.backends import native_tuning
 from inferometer.bench.backends.native import NativeBackend
 from inferometer.bench.backends.prompts import random_prompts
 from inferometer.bench.records.failures import CacheTooSmallError
@@ -276,7 +276,7 @@ def test_launches_are_measured_for_the_rows_that_will_run_and_once(
 ) -> None:
     """Before the pages are taken; a minute is enough for a model, and what takes long is said."""
     clock = [0.0]
-    monkeypatch.setattr(native_module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(native_tuning.time, "monotonic", lambda: clock[0])
     choosy = Choosy(llm, clock)
     native = NativeBackend(choosy, ORDERS[order])  # type: ignore[arg-type]
     assert choosy.asked == [((), 0)]  # what is on file
@@ -310,7 +310,7 @@ def test_a_forward_of_few_tokens_has_its_launches_measured_too(llm: LLM) -> None
 def test_launches_say_how_many_were_measured(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     native = backend(llm)
     assert native.launches is None  # on a CPU there are none
-    monkeypatch.setattr(native_module, "launches_known", lambda model, rows: (rows, 9))
+    monkeypatch.setattr(native_tuning, "launches_known", lambda model, rows: (rows, 9))
     assert native.launches == {"measured": ROWS, "maps": 9}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inferometer.bench.backends import native
+from inferometer.bench.backends import native_room
 from inferometer.bench.backends.native import NativeBackend
 from inferometer.bench.records.failures import CacheTooSmallError
 from inferometer.engine.llm import LLM
@@ -19,7 +19,7 @@ def test_room_follows_what_others_leave(monkeypatch: pytest.MonkeyPatch) -> None
         asked.append(seats)
         return free >> 30
 
-    monkeypatch.setattr(native, "free_host_bytes", lambda: free)
+    monkeypatch.setattr(native_room, "free_host_bytes", lambda: free)
     monkeypatch.setattr(llm, "room", room)
     backend = NativeBackend(llm)
     backend.prepare(8, 16)

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain
-from typing import Final, Literal, cast
+from typing import Literal, cast
 
-import torch
 from torch import Tensor
 
 from inferometer import __version__
 from inferometer.bench.backends.backend import Continuation, PageUse, Prompts
+from inferometer.bench.backends.native_forward import forward, logits
+from inferometer.bench.backends.native_room import NativeRoom
+from inferometer.bench.backends.native_tuning import NativeTuning
 from inferometer.bench.backends.opening import Opening
 from inferometer.bench.backends.request import TUNING_SECONDS
+from inferometer.bench.backends.residents import residents, rows_of_sweeps
 from inferometer.bench.machine.link_rate import copy_rate
 from inferometer.bench.machine.memory import release_caches
-from inferometer.bench.records.failures import CacheTooSmallError
 from inferometer.engine.engine import PAGE_SIZE, SEATS, Engine
 from inferometer.engine.invented import fill, invent
 from inferometer.engine.llm import LLM
@@ -27,27 +28,13 @@ from inferometer.engine.page_room import PageRoom
 from inferometer.engine.parallel.leader import Leader
 from inferometer.engine.residency.streamed import StreamedLayers
 from inferometer.engine.streamed_sweeps import over_the_link
-from inferometer.engine.tuning import launches_known
-from inferometer.errors import UserError
-from inferometer.hardware.host_memory import free_host_bytes
-from inferometer.kernels.skinny_choice import bucket
-from inferometer.kernels.skinny_launch import MOST_ROWS
 from inferometer.kernels.support import usable, variants
-from inferometer.model.byte_size import gib
-from inferometer.nn.batch import prompt_batch
-from inferometer.nn.cache import PagedCache
 from inferometer.schedule.admission import Admission
-from inferometer.schedule.continuous import Continuous
 from inferometer.schedule.emission import Emissions
-from inferometer.schedule.groups import Diagonal, Row, Zigzag
+from inferometer.schedule.groups import Zigzag
 from inferometer.schedule.request import Request, request_seed
 from inferometer.schedule.sampling import SamplingParams
 from inferometer.schedule.sequence import Sequence as Running
-
-# What a process's own libraries may take or give back between two cases.
-_SAME_BYTES: Final = 64 << 20
-_SAID_S: Final = 3.0
-"""What takes longer is said."""
 
 
 def open_backend(opening: Opening) -> NativeBackend:
@@ -71,15 +58,6 @@ def open_backend(opening: Opening) -> NativeBackend:
         seed=request.seed,
     )
     return NativeBackend(llm, request.order(), tuning_seconds=request.tuning_seconds)
-
-
-@dataclass(frozen=True, slots=True)
-class _Room:
-    """Pages that there was room for beside sweeps of so many tokens when so much memory was free."""
-
-    free_bytes: int
-    sweep_tokens: int
-    pages: int
 
 
 class NativeBackend:
@@ -108,17 +86,15 @@ class NativeBackend:
         self._asked_tokens = sweep_tokens
         self._sweep_tokens = 0  # of the engine that is prepared
         self._lookahead = lookahead
-        self._tuning_seconds = tuning_seconds
         residency = llm.model.residency
         self._streamed = residency if isinstance(residency, StreamedLayers) else None
         self._weight_bytes = llm.model.weight_bytes
         if self._streamed is not None:
             placement = self._streamed.placement
             self._weight_bytes -= placement.total_bytes - placement.device_bytes
-        self._rooms: dict[int, _Room] = {}
+        self._room = NativeRoom(llm)
         self._engine: Engine | None = None
-        llm.tune((), seconds=0)  # what is on file
-        self._tuned: set[int] = set()
+        self._tuning = NativeTuning(llm, tuning_seconds)
         self._together = 0
         self._sequences: list[Running] = []
         self._steps: list[Emissions] = []  # looked into when the clock stands
@@ -151,11 +127,11 @@ class NativeBackend:
         admission = over_the_link(self._admission or Zigzag(rows, 1), self._llm.prompts_beside)
         # The last token's keys are never written.
         each = -(-(tokens - 1) // PAGE_SIZE)
-        least, most = _residents(admission, rows)
+        least, most = residents(admission, rows)
         self._together = most
-        self._tune(_rows_of_sweeps(admission, most))
+        self._tuning.tune(rows_of_sweeps(admission, most))
         self._sweep_tokens = self._asked_tokens or self._llm.sweep_tokens(admission, SEATS)
-        room = self._require_room(rows, least, tokens - 1, least * each, most * each)
+        room = self._room.require(rows, least, tokens - 1, least * each, most * each, sweep_tokens=self._sweep_tokens)
         self.phased = isinstance(admission, Zigzag) and most == rows and room.pages >= rows * each
         self._engine = self._made(room, rows, admission, prefix_caching=False)
 
@@ -244,24 +220,23 @@ class NativeBackend:
     @property
     def preparations(self) -> int:
         """How much has been compiled, recorded or measured, and sizes met, in this process: what the next run finds there."""
-        made = len(self._tuned) + (0 if self._engine is None else self._engine.preparations)
+        made = self._tuning.measured + (0 if self._engine is None else self._engine.preparations)
         return made + (variants() if usable(self.device) else 0)
 
     @property
     def launches(self) -> dict[str, int] | None:
         """Of the linear maps' sizes in a decode step, how many there are, and of how many the launch has been measured; None where nothing
         is chosen."""
-        known = launches_known(self._llm.model, self._together)
-        return None if known is None else {"measured": known[0], "maps": known[1]}
+        return self._tuning.known(self._together)
 
     def forward(self, prompts: Prompts, *, loss: bool) -> float | None:
         """One forward; the loss is taken chunk by chunk, so that no (tokens, vocabulary) matrix need exist."""
-        self._tune([sum(map(len, prompts))])
-        return self._llm.everywhere(_forward, prompts, loss)
+        self._tuning.tune([sum(map(len, prompts))])
+        return self._llm.everywhere(forward, prompts, loss)
 
     def logits(self, prompts: Prompts, *, last_only: bool) -> Tensor:
         """float32 logits, or an encoder's hidden states and pooled output, without a cache."""
-        return self._llm.everywhere(_logits, prompts, last_only)
+        return self._llm.everywhere(logits, prompts, last_only)
 
     def continuation(self, prompts: Prompts, steps: int) -> Continuation:
         """Greedy, through the engine and under the admission that is timed."""
@@ -282,24 +257,6 @@ class NativeBackend:
         """Frees the pages; the weights go with the last reference."""
         self.abandon()
         self._llm.close()
-
-    def _tune(self, sizes: Iterable[int]) -> None:
-        """Has launches measured for sweeps of so many rows, once in this process, unless they are on file."""
-        wanted = {bucket(rows) for rows in sizes if 0 < rows <= MOST_ROWS} - self._tuned
-        if not wanted:
-            return
-        self._tuned |= wanted
-        begin = time.monotonic()
-        measured = self._llm.tune(sorted(wanted), seconds=self._tuning_seconds)
-        took = time.monotonic() - begin
-        if measured and took > _SAID_S:
-            rows = " and ".join(map(str, sorted(wanted)))
-            print(
-                f"inferometer: {measured} launches for {rows} rows of {self._llm.spec.name} were measured in {took:.0f} s; they are kept "
-                "for this kind of GPU",
-                file=sys.stderr,
-                flush=True,
-            )
 
     def _start(self, prompts: Prompts, params: SamplingParams) -> None:
         engine = self._running
@@ -350,93 +307,6 @@ class NativeBackend:
         if self._engine is None:
             raise RuntimeError("a batch needs a cache prepared for it")
         return self._engine
-
-    def _require_room(self, rows: int, least: int, tokens: int, needed: int, wanted: int) -> PageRoom:
-        """Pages for a batch of `rows`, no more than wanted. Raises CacheTooSmallError if `needed`, for `least` rows, are more than there is
-        room for."""
-        room = PageRoom(0, 0)
-        # Room beside sweeps of few rows is measured once; only what fits there is worth the measurement with all of its rows.
-        for seats in sorted({SEATS, max(SEATS, rows)}):
-            sweep_tokens = max(self._sweep_tokens, seats)
-            try:
-                room = self._llm.page_room(seats=seats, sweep_tokens=sweep_tokens, wanted=wanted, device=self._room(seats))
-            except UserError as error:
-                raise CacheTooSmallError(f"pages of KV cache: {needed} needed, 0 available; {error}") from error
-            if needed > room.pages:
-                page = PagedCache.page_bytes(self._llm.model.local, self._llm.kv_dtype, PAGE_SIZE)
-                raise CacheTooSmallError(
-                    f"{least} x {tokens} tokens together need {needed} pages of KV cache ({gib(needed * page)}), "
-                    f"{room.pages} ({gib(room.pages * page)}) are available; use a smaller batch or length, or raise --gpu-memory"
-                )
-        return room
-
-    def _room(self, seats: int) -> int:
-        """Pages beside sweeps of so many rows, measured once for as long as others leave the device as it is."""
-        device, known = self.device, self._rooms.get(seats)
-        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_host_bytes()
-        tokens = max(self._sweep_tokens, seats)
-        if known is None or known.sweep_tokens != tokens or abs(free - known.free_bytes) > _SAME_BYTES:
-            known = _Room(free, tokens, self._llm.room(seats=seats, sweep_tokens=tokens))
-            self._rooms[seats] = known
-        return known.pages
-
-
-@torch.inference_mode()
-def _forward(llm: LLM, prompts: Prompts, loss: bool) -> float | None:
-    model, batch = llm.model, prompt_batch(prompts, llm.device)
-    hidden = model.sweep(batch)
-    if llm.spec.encoder:
-        if llm.spec.pooler:
-            model.pooled(hidden, batch)
-        return None
-    if not loss:
-        model.logits(hidden)
-        return None
-    # Every position is scored, as in the measured forward elsewhere; the last of each row has no next token to be held against.
-    following = batch.token_ids.roll(-1)
-    last = torch.zeros_like(following, dtype=torch.bool)
-    last[batch.last_tokens] = True
-    return float(-model.log_probabilities(hidden, following)[~last].mean())
-
-
-@torch.inference_mode()
-def _logits(llm: LLM, prompts: Prompts, last_only: bool) -> Tensor:
-    model, spec, batch = llm.model, llm.spec, prompt_batch(prompts, llm.device)
-    if not spec.encoder:
-        scores: Tensor = model(batch, logits="last" if last_only else "all")
-        return scores.float().view(len(prompts), -1, spec.vocabulary)
-    hidden = model.sweep(batch)
-    states = hidden.view(len(prompts), -1, spec.hidden)
-    pooled = [model.pooled(hidden, batch)[:, None]] if spec.pooler else []
-    return torch.cat([states, *pooled], 1).float()
-
-
-def _residents(admission: Admission, rows: int) -> tuple[int, int]:
-    """How many of `rows` requests must fit for the admission to be what it says, and how many it ever has running.
-
-    Groups whose number was asked for are all there at once, or the case is not the one that was asked for.
-    """
-    match admission:
-        case Zigzag(size, groups) | Diagonal(size, groups):
-            together = rows if groups is None else min(rows, size * groups)
-            return min(rows, size) if groups is None else together, together
-        case Row(size):
-            return min(rows, size), min(rows, size)
-        case Continuous():
-            return 1, rows
-        case _:
-            raise TypeError(f"no case runs under {admission!r}")
-
-
-def _rows_of_sweeps(admission: Admission, most: int) -> Iterable[int]:
-    """How many rows may decode together under an admission that has up to `most` running."""
-    match admission:
-        case Diagonal(size):
-            return (*range(size, most, size), most)
-        case Continuous():
-            return range(1, most + 1)
-        case _:
-            return (most,)
 
 
 def _numbered(prompt: Sequence[int], row: int, vocabulary: int) -> Sequence[int]:

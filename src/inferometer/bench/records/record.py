@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, Literal, get_args
 
+from inferometer.bench.records.record_check import check
 from inferometer.bench.records.statistics import Summary, mean, rates
 
 SCHEMA_VERSION = 1
 Status = Literal["ok", "oom", "error", "timeout", "skipped"]
 TIMES: Final = ("prefill_ms", "decode_token_ms", "decode_total_ms", "first_tokens_ms", "total_ms", "forward_ms")
-
-# Division and multiplication back may each be off by half a unit in the last place; anything near this is an error of arithmetic.
-_RELATIVE = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,27 +175,7 @@ class Record:
             raise ValueError(f"schema_version {self.schema_version} is not {SCHEMA_VERSION}, the one this version reads")
         if self.status not in get_args(Status):
             raise ValueError(f"status must be one of {', '.join(get_args(Status))}, not {self.status!r}")
-        times = tuple(getattr(self, name) for name in TIMES)
-        if self.status != "ok":
-            if not self.evidence:
-                raise ValueError(f"status {self.status} needs evidence")
-            if any(t is not None for t in times):
-                raise ValueError(f"a case with status {self.status} has no times to show")
-            return
-        if self.evidence is not None or (self.checked is not None and not self.checked.passed):
-            raise ValueError("an ok case has no evidence of a failure and no failed check")
-        if any(t is not None and len(t.samples) != self.runs for t in times):
-            raise ValueError(f"each time has one sample for each of the {self.runs} runs")
-        self._check_first_tokens()
-        if self.serving is not None:
-            self._check_serving(self.serving)
-        elif self.forward_only:
-            self._check_forward()
-        elif self.decode_only:
-            self._check_decode_only()
-        else:
-            self._check_generation()
-        self._check_throughput()
+        check(self, [getattr(self, name) for name in TIMES])
 
     @property
     def prompt_length(self) -> int:
@@ -213,88 +190,11 @@ class Record:
     @property
     def worked_out_throughput(self) -> Throughput:
         """The rates that follow from the times."""
-        return throughput(self._work())
+        return throughput(self.work)
 
-    def _check_forward(self) -> None:
-        others = (self.prefill_ms, self.decode_token_ms, self.decode_total_ms, self.total_ms)
-        if self.forward_ms is None or any(t is not None for t in others):
-            raise ValueError("a forward-only case has forward_ms and no other time")
-
-    def _check_decode_only(self) -> None:
-        if any(t is not None for t in (self.prefill_ms, self.total_ms, self.forward_ms)):
-            raise ValueError("a case without a prefill has decode times and no others")
-        if self.decode_total_ms is None or self.decode_token_ms is None:
-            raise ValueError("a case without a prefill has decode_total_ms and decode_token_ms")
-        self._check_steps(self.decode_total_ms, self.decode_token_ms)
-
-    def _check_serving(self, serving: Mapping[str, Any]) -> None:
-        times = (self.prefill_ms, self.decode_token_ms, self.decode_total_ms, self.total_ms, self.forward_ms)
-        if any(t is not None for t in times):
-            raise ValueError("a served case has the times of its requests and no others")
-        served, failed = serving.get("served"), serving.get("failed")
-        if not isinstance(served, int) or not isinstance(failed, int) or served < 1 or failed < 0 or served + failed != self.requests:
-            raise ValueError(f"served {served} and failed {failed} are not the {self.requests} requests")
-        for name in ("ttft", "tpot", "e2e", "itl"):
-            if serving.get(name) is not None and serving[name].get("samples") is not None:
-                Summary.from_json(serving[name])
-        if serving.get("output_tok_s") is not None:
-            tokens = served * serving["output_tokens"]["mean"]
-            if not math.isclose(serving["output_tok_s"] * serving["duration_s"], tokens, rel_tol=_RELATIVE):
-                raise ValueError(f"serving.output_tok_s {serving['output_tok_s']} x {serving['duration_s']} s is not {tokens} tokens")
-
-    def _check_generation(self) -> None:
-        if self.admission is not None and self.prefill_ms is None:
-            if self.total_ms is None or any(t is not None for t in (self.decode_total_ms, self.decode_token_ms, self.forward_ms)):
-                raise ValueError("a case whose prefill and decode share sweeps has total_ms and no other time")
-            return
-        if self.prefill_ms is None or self.total_ms is None or self.forward_ms is not None:
-            raise ValueError("a generating case has prefill_ms and total_ms, and no forward_ms")
-        if (self.decode_total_ms is None) != (self.steps == 0) or (self.decode_token_ms is None) != (self.steps == 0):
-            raise ValueError(f"decode times go with decode steps, of which there are {self.steps}")
-        decode = (0.0,) * self.runs
-        if self.decode_total_ms is not None and self.decode_token_ms is not None:
-            decode = self.decode_total_ms.samples
-            self._check_steps(self.decode_total_ms, self.decode_token_ms)
-        for run, (whole, prefill, rest) in enumerate(zip(self.total_ms.samples, self.prefill_ms.samples, decode, strict=True)):
-            if not math.isclose(whole, prefill + rest, rel_tol=_RELATIVE):
-                raise ValueError(f"run {run}: total_ms {whole} is not prefill {prefill} and decode {rest}")
-
-    def _check_first_tokens(self) -> None:
-        if (self.first_tokens_ms is None) != (self.first_tokens is None):
-            raise ValueError("first_tokens and first_tokens_ms go together")
-        if self.first_tokens_ms is None or self.first_tokens is None:
-            return
-        if self.total_ms is None or self.prefill_ms is not None:
-            raise ValueError("first_tokens_ms is part of a total whose prefill and decode share sweeps")
-        tokens = self.batch_size * (self.steps + 1)
-        if not self.batch_size <= self.first_tokens <= tokens:
-            raise ValueError(f"first_tokens {self.first_tokens} is not from {self.batch_size} to {tokens}")
-        for run, (part, whole) in enumerate(zip(self.first_tokens_ms.samples, self.total_ms.samples, strict=True)):
-            if part > whole:
-                raise ValueError(f"run {run}: first_tokens_ms {part} is more than total_ms {whole}")
-
-    def _check_steps(self, totals: Summary, tokens: Summary) -> None:
-        for run, (total, token) in enumerate(zip(totals.samples, tokens.samples, strict=True)):
-            if not math.isclose(total, self.steps * token, rel_tol=_RELATIVE):
-                raise ValueError(f"run {run}: decode_total_ms {total} is not {self.steps} steps of {token}")
-
-    def _check_throughput(self) -> None:
-        for name, (tokens, latency) in self._work().items():
-            samples = self.throughput.samples.get(name, ())
-            figure = getattr(self.throughput, name)
-            if latency is None:
-                if samples or figure is not None:
-                    raise ValueError(f"throughput.{name} has no time that it could come from")
-                continue
-            if figure is None or len(samples) != len(latency.samples):
-                raise ValueError(f"throughput.{name} needs a rate for each run")
-            for run, (rate, ms) in enumerate(zip(samples, latency.samples, strict=True)):
-                if not math.isclose(rate * ms / 1000.0, tokens, rel_tol=_RELATIVE):
-                    raise ValueError(f"run {run}: throughput.{name} {rate} x {ms} ms is not {tokens} tokens")
-            if not math.isclose(figure, mean(samples), rel_tol=_RELATIVE):
-                raise ValueError(f"throughput.{name} {figure} is not the mean of the runs' rates, {mean(samples)}")
-
-    def _work(self) -> dict[str, tuple[int, Summary | None]]:
+    @property
+    def work(self) -> dict[str, tuple[int, Summary | None]]:
+        """For each throughput figure, the tokens of one run that it counts and the latency that they took."""
         return work(
             batch_size=self.batch_size,
             sequence_length=self.sequence_length,

@@ -68,7 +68,7 @@ def _throughput(sweep: Sweep, phase: PhaseNames, columns: Columns) -> str:
 
     def most(record: Record) -> Point | None:
         share, rate = phase.share_of_bound(record), phase.tok_s(record)
-        if share is None or rate is None:
+        if not share or rate is None:  # a bound of no time is none
             return None
         return Point(x=record.batch_size, y=rate / share, hint=f"{record.batch_size}: {short(rate / share)} tok/s")
 
