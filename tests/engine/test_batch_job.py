@@ -38,25 +38,20 @@ LINES: list[dict[str, Any]] = [
 
 
 def job(tmp_path: Path, *more: str, lines: list[dict[str, Any]] = LINES) -> list[str]:
+    """What `generate` is given, `more` in the place of options that are here."""
     source = tmp_path / "prompts.jsonl"
     source.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    model = str(tiny_model(tmp_path, "llama", vocab_size=256))
-    files = ["--input", str(source), "--output", str(tmp_path / "results.jsonl")]
-    return [
-        "generate",
-        "--model",
-        model,
-        "--weights",
-        "dummy",
-        "--dtype",
-        "float32",
-        "--device",
-        "cpu",
-        "--max-new-tokens",
-        "6",
-        *files,
-        *more,
-    ]
+    options = {
+        "--model": str(tiny_model(tmp_path, "llama", vocab_size=256)),
+        "--weights": "dummy",
+        "--dtype": "float32",
+        "--device": "cpu",
+        "--max-new-tokens": "6",
+        "--input": str(source),
+        "--output": str(tmp_path / "results.jsonl"),
+    }
+    kept = [word for name, value in options.items() if name not in more for word in (name, value)]
+    return ["generate", *kept, *more]
 
 
 def results(tmp_path: Path) -> list[dict[str, Any]]:
@@ -233,9 +228,8 @@ def test_a_wrong_line_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str
     ],
 )
 def test_impossible_files_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], said: str) -> None:
-    command = job(tmp_path)
     told = [word.format(source=tmp_path / "prompts.jsonl", folder=tmp_path) for word in more]
-    assert main([*command, *told]) == 2
+    assert main(job(tmp_path, *told)) == 2
     assert said in capsys.readouterr().err
 
 

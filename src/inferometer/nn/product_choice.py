@@ -19,6 +19,8 @@ ROWS = 2
 NUMBERS = 256
 """The least rows that are tried on the CPU, and numbers of their results: each of these shows whether the order was the same, unless by
 chance two orders round alike."""
+FEW_INPUTS, MORE_NUMBERS, MOST_ROWS = 64, 16384, 512
+"""Sums of fewer inputs mostly round alike (of 4 in bfloat16 all but one of a thousand), and so many numbers of them cost next to nothing."""
 
 Shape = tuple[int, int, bool, bool]
 """Outputs, inputs, whether there is a bias, whether the weight is packed: what a library may choose by."""
@@ -54,7 +56,8 @@ class ProductChoice:
             return KernelProduct(weight, bias, self._forms[shape])
         shape = outputs, inputs, bias is not None, packed is not None
         if shape not in self._sizes:
-            x, trial = cancelling(max(ROWS, -(-NUMBERS // outputs)), outputs, inputs, self._dtype)
+            numbers = NUMBERS if inputs >= FEW_INPUTS else MORE_NUMBERS
+            x, trial = cancelling(max(ROWS, min(MOST_ROWS, -(-numbers // outputs))), outputs, inputs, self._dtype)
             nothing = None if bias is None else torch.zeros_like(bias)
             self._sizes[shape] = agreeing_sizes(_multiply(trial, nothing, None if packed is None else Packed(trial)), x)
         return BlockProduct(_multiply(weight, bias, packed), self._sizes[shape])
