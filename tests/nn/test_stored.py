@@ -16,9 +16,10 @@ from inferometer.errors import ModelError, UserError
 from inferometer.model.description import describe
 from inferometer.model.families import family
 from inferometer.model.formats import ROUNDED_FORMATS, weight_format
+from inferometer.model.parameters import head_matrix
 from inferometer.nn.dummy import DummySource
 from inferometer.nn.formats.folder import QuantisedFolder, matrices_to_nearest
-from inferometer.nn.formats.layout import head_matrix, layer_matrices
+from inferometer.nn.formats.layout import layer_matrices
 from inferometer.nn.formats.unpacking import AWQ_ORDER, nibbles_along
 from inferometer.nn.load import open_source
 from tiny_models import CONFIGS, tiny_model

@@ -14,12 +14,12 @@ from inferometer.errors import ModelError
 from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.kernels.support import capability
 from inferometer.model.checkpoint import Family
-from inferometer.model.parameters import parameters
+from inferometer.model.parameters import head_matrix, parameters
 from inferometer.model.quantisation import Quantisation
 from inferometer.model.shard import WHOLE, Shard
 from inferometer.model.spec import ModelSpec
 from inferometer.nn.formats.cutting import cut_inputs, whole_groups
-from inferometer.nn.formats.layout import FP8_CAPABILITY, Layouts, QuantLayout, head_matrix, layer_matrices
+from inferometer.nn.formats.layout import FP8_CAPABILITY, Layouts, QuantLayout, layer_matrices
 from inferometer.nn.formats.stored_matrices import READERS, SPARE, RawSource, order_of, stored_matrices
 from inferometer.nn.formats.stored_part import StoredPart, group_of
 from inferometer.nn.names import resolve
