@@ -137,9 +137,17 @@ class DeviceRoom:
 
 def resident_beside_layers(spec: ModelSpec, dtype: torch.dtype, layouts: Layouts | None = None) -> int:
     """Bytes of what is no layer's, and always on the device: embeddings, head, the last norm. layouts: of what is in few bits."""
-    few = layouts or {}
-    beside = [p for p in parameters(spec) if not p.name.startswith("layers.")]
-    return sum(few[p.name].empty(*p.shape, "meta").nbytes if p.name in few else p.size * dtype.itemsize for p in beside)
+    total = 0
+    for parameter in parameters(spec):
+        if parameter.name.startswith("layers."):
+            continue
+        layout = (layouts or {}).get(parameter.name)
+        if layout is None:
+            total += parameter.size * dtype.itemsize
+        else:
+            outputs, inputs = parameter.shape
+            total += layout.empty(outputs, inputs, "meta").nbytes
+    return total
 
 
 def _too_large(offload: Offload, layer_bytes: Sequence[int], beside: int, placement: Placement, room: DeviceRoom) -> str:
