@@ -25,6 +25,7 @@ from torch import Tensor
 
 from inferometer import LLM, SamplingParams
 from inferometer.bench.backends.native import NativeBackend
+from inferometer.bench.backends.request import TUNING_SECONDS
 from inferometer.bench.machine.environment import environment
 from inferometer.engine.device import resolve_device
 from inferometer.engine.parallel.ranks import Solo
@@ -37,7 +38,6 @@ from inferometer.estimate.stack import find_stack
 from inferometer.hardware.catalogue import find_device
 from inferometer.hardware.links import link_between
 from inferometer.kernels.norm import NormWeights
-from inferometer.kernels.skinny_launch import MOST_ROWS
 from inferometer.model.formats import Formats
 from inferometer.nn.collective import Unlinked
 
@@ -192,9 +192,8 @@ def measure(phase: str, model: str, dtype: str, ranks: int, batch: int, device: 
     llm = LLM(model, weights="dummy", dtype=dtype, tensor_parallel=apart)
     found: dict[str, Any] = {"measured": f"a rank's {phase} by itself, milliseconds", "model": model, "ranks": ranks}
     found |= {"phase": phase, "batch_size": batch, "context": LENGTH, "predicted": expected(phase, dtype, ranks, batch, device, llm)}
-    backend = NativeBackend(llm)
-    if phase == "prefill":
-        backend._tuned.update(range(MOST_ROWS + 1))  # no launch of a decode step need be measured
+    # Of a prefill no launch of a decode step need be measured.
+    backend = NativeBackend(llm, tuning_seconds=0.0 if phase == "prefill" else TUNING_SECONDS)
     try:
         backend.prepare(batch, LENGTH + STEPS + 4)
         times_ms(backend, batch, 2, 9000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -86,7 +87,10 @@ def test_a_cache_has_one_rule_in_every_command(command: str, name: str, capsys: 
 
 @pytest.mark.parametrize("command", ["generate x", "bench", "quality --file /dev/null --kv-dtype fp8", "devices --calibrate"])
 @pytest.mark.parametrize("device", ["cpu:3", "cpu:0", "gpu", "cuda:x", "CPU", ""])
-def test_a_device_that_is_none_is_told(command: str, device: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_device_that_is_none_is_told(
+    command: str, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("INFEROMETER_HOME", str(tmp_path))  # nothing is kept of what would be measured by mistake
     assert main([*command.split(), "--device", device]) == 2
     out, err = capsys.readouterr()
     assert out == ""

@@ -120,7 +120,8 @@ def met(text: str) -> bytes:
     return json.dumps({"failed": text, "shared": True}).encode() + b"\n"
 
 
-def test_the_rank_that_ended_without_a_word_is_the_reason_for_what_another_met(ranks: list[Rank]) -> None:
+def test_the_rank_that_ended_without_a_word_is_the_reason_for_what_another_met(ranks: list[Rank], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "CAUSE", 600.0)
     watch = Watch([rank.peer for rank in ranks], None)
     watch.start()
     ranks[0].beats.sendall(met("RuntimeError: Connection reset by peer"))
@@ -132,8 +133,7 @@ def test_the_rank_that_ended_without_a_word_is_the_reason_for_what_another_met(r
     watch.close()
 
 
-def test_what_the_first_rank_met_is_the_reason_if_all_speak(ranks: list[Rank], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "CAUSE", 0.3)
+def test_what_the_first_rank_met_is_the_reason_if_all_speak(ranks: list[Rank]) -> None:
     watch = Watch([rank.peer for rank in ranks], None)
     watch.start()
     ranks[1].beats.sendall(met("RuntimeError: a shape is wrong"))

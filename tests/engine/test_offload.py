@@ -171,12 +171,14 @@ def test_a_hosts_limit_that_was_given_is_believed_and_looked_after(monkeypatch: 
         made("llama", offload="weights", host_memory=1.0)
 
 
-def test_the_devices_limit_holds_to_the_byte() -> None:
+@pytest.mark.parametrize("quantize", [None, "int8", "int4-g32-kept-head"])
+def test_the_devices_limit_holds_to_the_byte(quantize: str | None) -> None:
     limit = int(0.05 * 2**30)
-    with made("llama", offload="weights", gpu_memory=0.05) as llm:
+    with made("llama", offload="weights", gpu_memory=0.05, quantize=quantize) as llm:
         residency = llm.model.residency
         assert isinstance(residency, StreamedLayers)
-        held = storage.resident_beside_layers(llm.spec, llm.dtype) + residency.placement.device_bytes
+        there = {**dict(llm.model.named_parameters()), **llm.model.quantised}
+        held = sum(each.nbytes for name, each in there.items() if not name.startswith("layers.")) + residency.placement.device_bytes
         held += activation_bytes(llm.spec, llm.dtype, llm.engine.sweep_tokens) + llm.engine.cache.nbytes
         assert limit - llm.engine.page_bytes < held <= limit
 

@@ -123,6 +123,7 @@ def test_ranks_on_a_cpu_have_a_part_of_it_and_the_sums_that_were_measured() -> N
     assert rank_link(None, 2) is None
     assert rank_link(_calibration(), 2) is None
     assert rank_link(measured, 5) is None
+    assert rank_link(_calibration(device="cpu", slug="cpu", sums_s={2: {4096: 1e-4}, 4: {8192: 3e-4}}), 3) is None
     link = rank_link(measured, 3)
     assert link is not None
     assert link.sums_over(3) == ((4096, pytest.approx(2e-4)), (1 << 20, pytest.approx(4e-3)))

@@ -16,10 +16,11 @@ from inferometer.model.description import describe
 from inferometer.model.families import family
 from inferometer.model.footprint import resident_weight_bytes
 from inferometer.model.formats import ROUNDED_FORMATS, Formats, weight_format
+from inferometer.model.parameters import head_matrix
 from inferometer.model.presets import PRESETS
 from inferometer.nn.batch import prompt_batch
 from inferometer.nn.dummy import DummySource
-from inferometer.nn.formats.layout import format_layouts, head_matrix, layer_matrices
+from inferometer.nn.formats.layout import format_layouts, layer_matrices
 from inferometer.nn.load import load
 from inferometer.nn.numerics import Numerics
 from inferometer.nn.transformer import Transformer

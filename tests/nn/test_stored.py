@@ -16,9 +16,10 @@ from inferometer.errors import ModelError, UserError
 from inferometer.model.description import describe
 from inferometer.model.families import family
 from inferometer.model.formats import ROUNDED_FORMATS, weight_format
+from inferometer.model.parameters import head_matrix
 from inferometer.nn.dummy import DummySource
 from inferometer.nn.formats.folder import QuantisedFolder, matrices_to_nearest
-from inferometer.nn.formats.layout import head_matrix, layer_matrices
+from inferometer.nn.formats.layout import layer_matrices
 from inferometer.nn.formats.unpacking import AWQ_ORDER, nibbles_along
 from inferometer.nn.load import open_source
 from tiny_models import CONFIGS, tiny_model
@@ -156,6 +157,22 @@ def test_maps_of_different_orders_become_plain(tmp_path: Path) -> None:
         tensors |= stored.gptq(base, offset=1, g_idx=True)
     config = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": True}
     check(write(tmp_path, tensors, config, **SIZES), tensors, meant, 4)
+
+
+@pytest.mark.parametrize("method", ["gptq", "awq"])
+def test_a_head_in_four_bits_is_plain(tmp_path: Path, method: str) -> None:
+    """Launches that choose tokens take a head in int8 alone, by rows."""
+    sizes = {**SIZES, "tie_word_embeddings": False, "vocab_size": 304}
+    tensors, meant = plain(tmp_path, **sizes), {}
+    for base in [*matrices(tensors), "lm_head"]:
+        outputs, inputs = tensors.pop(f"{base}.weight").shape
+        stored = Stored(outputs, inputs, 32)
+        meant[f"{base}.weight"] = stored.matrix
+        tensors |= stored.gptq(base, offset=1, g_idx=False) if method == "gptq" else stored.awq(base)
+    config = {"quant_method": method, "bits": 4, "group_size": 32, "lm_head": True}
+    config |= {"version": "gemm", "zero_point": True} if method == "awq" else {}
+    llm = check(write(tmp_path, tensors, config, **sizes), tensors, meant, 8)
+    assert "head.weight" not in llm.model.quantised
 
 
 def test_awq_with_a_map_left_plain(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise UserError(f"{flag} {value} says how --calibrate measures; add --calibrate, or leave {flag} out")
     machine = detect()
     if arguments.calibrate:
-        _calibrate(machine, arguments.device or "auto", arguments.seconds or _SECONDS)
+        _calibrate(machine, "auto" if arguments.device is None else arguments.device, arguments.seconds or _SECONDS)
     calibrations = load_calibrations(machine.fingerprint)
     if arguments.json:
         print(json.dumps(_document(machine, calibrations), indent=2))

@@ -158,24 +158,27 @@ def seed(text: str) -> int:
     return value
 
 
-def positive_number(text: str) -> float:
-    """An argparse type: a finite number above 0."""
+def finite(text: str) -> float:
+    """A finite number; NaN, which is neither above nor below any, for what is none."""
     try:
         value = float(text)
     except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value > 0):
+        return math.nan
+    return value if math.isfinite(value) else math.nan
+
+
+def positive_number(text: str) -> float:
+    """An argparse type: a finite number above 0."""
+    value = finite(text)
+    if not value > 0:
         raise argparse.ArgumentTypeError(f"must be a number above 0, not {text!r}")
     return value
 
 
 def number_of_seconds(text: str) -> float:
     """An argparse type: a finite number that is not below 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value >= 0):
+    value = finite(text)
+    if not value >= 0:
         raise argparse.ArgumentTypeError(f"must be a number of seconds, not {text!r}")
     return value
 

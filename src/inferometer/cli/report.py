@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from inferometer.cli.options import finite
 from inferometer.cli.streams import tell
 from inferometer.errors import UserError
 
@@ -155,10 +155,7 @@ def _write(text: str, output: Path | None) -> None:
 
 
 def _percent(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value >= 0):
+    value = finite(text)
+    if not value >= 0:
         raise argparse.ArgumentTypeError(f"must be a percentage of 0 or more, not {text!r}")
     return value

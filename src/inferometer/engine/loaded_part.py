@@ -86,7 +86,7 @@ def load_part(
                 spec,
                 source,
                 kind,
-                lambda sizes: storage.place(sizes, spec, room, resolved),
+                lambda sizes: storage.place(sizes, spec, room, resolved, quantised),
                 device=device,
                 dtype=resolved,
                 numerics=numerics,

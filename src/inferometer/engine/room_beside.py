@@ -72,7 +72,8 @@ class RoomBeside:
         if not isinstance(residency, StreamedLayers):
             return None
         # The CPU stands for a device with memory of its own: what is always there counts.
-        return limit - resident_beside_layers(self.model.spec, self.model.dtype) - residency.placement.device_bytes
+        beside = resident_beside_layers(self.model.spec, self.model.dtype, self.model.layouts)
+        return limit - beside - residency.placement.device_bytes
 
     def shared(self, device: int, *, seats: int, wanted: int | None = None) -> PageRoom:
         """Pages that both sides have room for, `device` of them there, for so many sequences; no more than `wanted`.

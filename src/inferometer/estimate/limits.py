@@ -68,7 +68,7 @@ def limits(device: DeviceSpec, calibration: Calibration | None = None, link: Lin
 def rank_link(calibration: Calibration | None, ranks: int) -> Link | None:
     """What so many ranks on this machine's CPU talk over: its memory, by the sums that were measured; None where none were.
 
-    Of a number of ranks between two that were measured the sums are in its proportion.
+    Of a number of ranks between two that were measured the sums are in its proportion, at the sizes that both have.
     """
     measured = {} if calibration is None or calibration.slug != CPU else calibration.sums_s
     if not measured or not min(measured) <= ranks <= max(measured):
@@ -77,6 +77,8 @@ def rank_link(calibration: Calibration | None, ranks: int) -> Link | None:
     fewer, more = max(count for count in measured if count <= ranks), min(count for count in measured if count >= ranks)
     share = 0.0 if more == fewer else (ranks - fewer) / (more - fewer)
     sizes = sorted(set(measured[fewer]) & set(measured[more]))
+    if not sizes:
+        return None
     times = tuple((size, measured[fewer][size] + share * (measured[more][size] - measured[fewer][size])) for size in sizes)
     return Link(
         kind="memory",

@@ -153,7 +153,8 @@ def load_calibrations(fingerprint: str, folder: Path | None = None) -> Calibrati
         if not isinstance(stored, dict):
             raise ValueError("not an object")
         if stored.get("schema_version") not in READ_VERSIONS:
-            raise ValueError(f"schema version {stored.get('schema_version')!r}, this program reads {SCHEMA_VERSION}")
+            known = " and ".join(map(str, READ_VERSIONS))
+            raise ValueError(f"schema version {stored.get('schema_version')!r}, this program reads {known}")
         if stored.get("fingerprint") != fingerprint:
             raise ValueError("measured on other hardware")
         devices = {name: Calibration.from_json(values) for name, values in stored["devices"].items()}

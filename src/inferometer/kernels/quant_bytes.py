@@ -58,7 +58,7 @@ def quant_bytes_product(
     """Rows padded to those of a matrix product whose first side is the weight, `block` inputs an iteration.
 
     Matrix instructions read the weight's bytes from where the copy from memory has put them, so that no register sees them. What costs
-    instead is another product: x is an upper and a lower number of 8 bits (`eight_bits`), by a scale for each row and each `block` of
+    instead is another product: x is one number of 8 bits, or two or three (`eight_bits`), by a scale for each row and each `block` of
     inputs. Parts and peaks as in `skinny`.
 
     readied: x is what `split_rows` has left, of rows of `padded` numbers.

@@ -45,12 +45,12 @@ FEW_NIBBLES: tuple[tuple[int, int, int, int], ...] = (
 MORE: tuple[tuple[int, int, int, int], ...] = ((128, 8, 3, 2), (128, 4, 3, 2), (256, 8, 3, 1), (64, 4, 3, 3))
 """Of more than 32 rows, whose sums take most registers."""
 BYTES: tuple[tuple[int, int, int, int, int], ...] = ((128, 256, 8, 3, 1), (128, 128, 4, 4, 2))
-"""Of 5 to 32 rows in bytes: (outputs, inputs an iteration, warps, stages, programs a processor). Not of int4, whose nibbles would be bytes
+"""Of up to 32 rows in bytes: (outputs, inputs an iteration, warps, stages, programs a processor). Not of int4, whose nibbles would be bytes
 in registers first: that took 38 us where FEW_NIBBLES took 24 (16 rows, 16384 x 4096, H200)."""
 READIED_BYTES: tuple[tuple[int, int, int, int, int], ...] = (
     (64, 256, 4, 4, 2), (128, 256, 8, 4, 1), (128, 256, 4, 4, 1), (64, 256, 4, 6, 1),
 )  # fmt: skip
-"""The same of rows that a launch of their own has split."""
+"""The same of 5 rows and more that a launch of their own has put in bytes."""
 READIED_NIBBLES: tuple[tuple[int, int, int, int, int], ...] = ((128, 256, 4, 3, 2), (64, 256, 4, 2, 4), (64, 256, 4, 3, 3))
 """The same of int4, whose rows such a launch has put in order."""
 READIED_FIRST = 16
@@ -71,7 +71,10 @@ def words_possible(weight: QuantWeight) -> bool:
 
 
 def quant_candidates(rows: int, weight: QuantWeight) -> tuple[Tiling, ...]:
-    """What the tables say for so many rows; none where rows of the weight are no whole words, or its groups begin within 32 inputs."""
+    """What the tables say for so many rows, those first that serve unless measuring says otherwise (but see `quant_tiling`).
+
+    None where rows of the weight are no whole words, or its groups begin within 32 inputs.
+    """
     if not words_possible(weight) or (weight.group is not None and weight.group % 32 and weight.group < weight.inputs):
         return ()
     padded = power_of_two(rows)
@@ -115,7 +118,7 @@ def in_groups(weight: QuantWeight) -> bool:
 
 
 def quant_tiling(rows: int, weight: QuantWeight) -> Tiling | None:
-    """One of them that serves unless measuring says otherwise, as `tiling`.
+    """The one of them that serves unless measuring says otherwise, as `tiling`; None where there are none.
 
     Four whole rows, or two for e4m3, are more than registers hold: a step of opt-6.7b at 4 rows took 1.6 to 1.9 times the best, and 1.0
     with matrix instructions.

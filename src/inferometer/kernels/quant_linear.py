@@ -59,8 +59,7 @@ def quant_linear_triton(
     rounded as the weight's `activations` say by launches in bytes of more than FEWEST_ROUNDED rows alone: of fewer that buys nothing.
     Launches that hold whole rows take it in fixed point, for int8 and int4 (see `fixed_point`), and sums in integers for 16 or 32 inputs,
     then in float32; e4m3 is multiplied in float32. Others widen the weight, int4 to numbers that are rounded to the type of x, take rows in
-    bytes (see `eight_bits`), or multiply nibbles as whole numbers. Sums are taken in an order
-    that depends on the launch alone.
+    bytes (see `eight_bits`), or multiply nibbles as whole numbers. Sums are taken in an order that depends on the launch alone.
     Raises ValueError where rows of the weight are no whole words of 32 bits: those are for `widened`.
     """
     (rows, inputs), outputs = x.shape, weight.outputs
@@ -199,9 +198,8 @@ def _product(
         quant_groups_product.launch(
             (tiles, parts), ordered, sums, words, weight.scale, zero, bias, added, out, partial, arrived, rows, outputs, words.shape[1],
             groups, width, added.stride(0), out.stride(0), members=padded, parts=parts, block=chosen.block, warps=chosen.warps,
-            stages=chosen.stages,
-            even=inputs % chosen.block == 0, together=together, grouped_warps=neighbours == 2, wide=wide(x.dtype, device),
-            assembled=assembled, **options,
+            stages=chosen.stages, even=inputs % chosen.block == 0, together=together, grouped_warps=neighbours == 2,
+            wide=wide(x.dtype, device), assembled=assembled, **options,
         )  # fmt: skip
         return
     # Where rows begin at 16 bytes, four words are read at a time.

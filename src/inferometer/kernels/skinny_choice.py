@@ -20,8 +20,8 @@ from inferometer.model.store import cache_dir
 
 SCHEMA_VERSION: Final = 6
 """Of 1 and 2 launches were measured alone, and there were no formats but plain ones; of 3 stages of whole rows meant something else, and
-kernels of attention beside them took longer; in 4 no launch was readied; in 5 heads
-were plain, and what ends a product was loaded as it ends."""
+kernels of attention beside them took longer; in 4 no launch was readied; in 5 heads were plain, and what ends a product was loaded as it
+ends."""
 BUCKETS: Final = (1, 2, 4, 8, 16, 32)
 """Numbers of rows that are measured; what lies between two counts as the larger one."""
 DTYPES: Final = (torch.float16, torch.bfloat16)

@@ -19,7 +19,7 @@ class Tiling:
     processor; the inputs are cut into as many parts as it takes, 0 for uncut. early: launched before the kernel ahead of it in the
     stream has ended, from Hopper on: weights are fetched while that one ends. whole: a program holds up to four whole rows in registers,
     which it can norm first; block is all inputs then, and the outputs are dealt out to the programs; stages are always two, or for a weight
-    in few bits one and the tiles that are fetched ahead. in_bytes: such a weight is multiplied as it lies, by rows split into bytes.
+    in few bits one and the tiles that are fetched ahead. in_bytes: such a weight is multiplied as it lies, by rows in bytes.
     readied: a launch of its own brings the rows into the form in which such a product takes them: bytes, or an order in which nibbles
     are multiplied as whole numbers and scaled once a group."""
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 from functools import lru_cache
 
 from inferometer.model.formats import Formats
-from inferometer.model.parameters import Parameter, parameters
+from inferometer.model.parameters import Parameter, head_matrix, parameters
 from inferometer.model.shard import Shard
 from inferometer.model.spec import ModelSpec
 
-_FIRST, _TABLE = "layers.0.", "embedding.token.weight"
+_FIRST = "layers.0."
 # Searches for what fits ask the same few models again and again.
 _KEPT = 256
 _PLAIN = ("feed_forward.router.weight", "feed_forward.experts.up.bias", "feed_forward.experts.down.bias")
@@ -21,7 +21,7 @@ _PLAIN = ("feed_forward.router.weight", "feed_forward.experts.up.bias", "feed_fo
 def resident_weight_bytes(spec: ModelSpec, formats: Formats) -> int:
     """Bytes of all weights on one device. Raises UserError where the shards do not divide the model."""
     spec = Shard(count=formats.shards).local(spec)
-    head = None if spec.encoder else _TABLE if spec.tied_head else "head.weight"
+    head = head_matrix(spec)
     others = (p for p in parameters(replace(spec, layers=1, experts=None, unwindowed_layers=0)) if not _of_layer(p))
     shared = sum(formats.head_bytes(*p.shape) if p.name == head else _bytes(p, formats) for p in others)
     dense = spec.layers if spec.experts is None else spec.experts.dense_layers

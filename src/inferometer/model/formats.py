@@ -14,10 +14,11 @@ DTYPE_BYTES = MappingProxyType({"float32": 4, "float16": 2, "bfloat16": 2, "fp8"
 DTYPE_ALIASES = MappingProxyType({"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"})
 COMPUTE_DTYPES = ("float32", "float16", "bfloat16")
 NARROW_KV_DTYPES = ("fp8", "int8")
-HEAD_SCALE_BYTES = 4
+KV_DTYPES = (*COMPUTE_DTYPES, *NARROW_KV_DTYPES)
 KEPT_HEAD = "-kept-head"
 """What ends the name of a format whose head stays in the activations' type."""
-KV_DTYPES = (*COMPUTE_DTYPES, *NARROW_KV_DTYPES)
+HEAD_SCALE_BYTES = 4
+"""Of a token's scale, where the head is in int8."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

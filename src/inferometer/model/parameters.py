@@ -36,6 +36,11 @@ def parameter_count(spec: ModelSpec) -> int:
     return sum(p.size for p in parameters(spec))
 
 
+def head_matrix(spec: ModelSpec) -> str | None:
+    """The name of the matrix that the head multiplies by; None for an encoder, which has no head."""
+    return None if spec.encoder else "embedding.token.weight" if spec.tied_head else "head.weight"
+
+
 def _parameters(spec: ModelSpec) -> Iterator[Parameter]:
     yield Parameter("embedding.token.weight", (spec.vocabulary, spec.embedding))
     if spec.embedding != spec.hidden:

@@ -33,7 +33,7 @@ class Table(nn.Module):
         return self.weight if self.quant is None else self.quant
 
     @property
-    def held(self) -> TokenTable:
+    def lookup(self) -> TokenTable:
         """As the launch that looks tokens up takes it."""
         return TokenTable(self.matrix, self.weight.dtype)
 
@@ -69,15 +69,15 @@ class Embedding(nn.Module):
             if self.projection is None and batch.token_types is None:
                 kind = None if self.token_type is None else self.token_type.weight[0]
                 norm = None if self.norm is None else self.norm.weights
-                return embed(batch.tokens, self.token.held, positions, kind, norm, entries)
-            x = embed(batch.tokens, self.token.held, entries=entries)
+                return embed(batch.tokens, self.token.lookup, positions, kind, norm, entries)
+            x = embed(batch.tokens, self.token.lookup, entries=entries)
         else:
             tokens = Tokens(batch.token_ids, batch.newest, self.held)
             if self.projection is None and self.token_type is None:
                 # Rank 0 alone adds positions, in the launch that looks tokens up: every number is then a sum of at most two.
-                x = ranks.all_reduce(embed(tokens, self.token.held, None if ranks.rank else positions, entries=entries))
+                x = ranks.all_reduce(embed(tokens, self.token.lookup, None if ranks.rank else positions, entries=entries))
                 return x if self.norm is None else self.norm(x)
-            x = ranks.all_reduce(embed(tokens, self.token.held, entries=entries))
+            x = ranks.all_reduce(embed(tokens, self.token.lookup, entries=entries))
         if self.projection is not None:
             x = self.projection(x)
         if self.position is not None:

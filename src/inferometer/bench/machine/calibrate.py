@@ -31,8 +31,7 @@ def calibrate(
     """Measure a device ("auto", "cpu", "cuda", "cuda:N") and return what it reached; nothing is stored.
 
     It takes about `budget_s`, or what `plan` says if that is given, and where sums over ranks are measured some seconds for the start of
-    each number of them. `progress` is told each part as it begins. Raises UserError for a
-    device that is not here.
+    each number of them. `progress` is told each part as it begins. Raises UserError for a device that is not here.
     """
     target = resolve_device(device)
     host = read_host()

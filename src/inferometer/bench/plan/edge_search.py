@@ -70,9 +70,11 @@ class EdgeSearch:
         if self._failed:
             known = ", ".join(each for each in (fits, over and f"one of {over} does not fit") if each)
             return "the edge is not known: a case ended neither ok nor oom" + (f"; {known}" if known else "")
+        if fits is None:
+            return "no batch fits" if over is not None else "the edge is not known: nothing was tried"
         if over is None:
-            return f"{fits}" + (", the largest that is tried" if under == LARGEST else "")
-        return "no batch fits" if fits is None else f"{fits}, one of {over} does not"
+            return fits + (", the largest that is tried" if under == LARGEST else "")
+        return f"{fits}, one of {over} does not"
 
 
 def edge_part(part: str) -> str:

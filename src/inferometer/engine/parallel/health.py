@@ -44,8 +44,8 @@ _END: Final = b"."
 
 @dataclass(slots=True)
 class Peer:
-    """Another rank: its number, the two sockets to it, and the process, where it is one of this machine. spoke: whether it has
-    said why it ends."""
+    """Another rank: its number, the two sockets to it, and the process, where it is one of this machine. spoke: whether it has said why
+    it ends."""
 
     rank: int
     commands: socket.socket

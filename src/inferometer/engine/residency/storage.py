@@ -21,6 +21,7 @@ from inferometer.model.offload import Offload, read_offload
 from inferometer.model.parameters import parameters
 from inferometer.model.placement import Placement, least_streamed
 from inferometer.model.spec import ModelSpec
+from inferometer.nn.formats.layout import Layouts
 
 AMPLE = 0.8
 """The part of the device's memory up to which weights leave enough beside them for the cache."""
@@ -82,12 +83,14 @@ class Storage:
         relief = "raise --host-memory" if self.offload.disk is None else "raise the second of --percent's numbers"
         return DiskSpace(self.folder, relief, self.host_bytes)
 
-    def place(self, layer_bytes: Sequence[int], spec: ModelSpec, room: DeviceRoom, dtype: torch.dtype) -> Placement:
-        """Where the layers of a model lie.
+    def place(
+        self, layer_bytes: Sequence[int], spec: ModelSpec, room: DeviceRoom, dtype: torch.dtype, layouts: Layouts | None = None
+    ) -> Placement:
+        """Where the layers of a model lie. layouts: of its matrices in few bits.
 
         Warns where nothing need be elsewhere. Raises UserError, with the remedy, where a limit does not hold.
         """
-        beside = resident_beside_layers(spec, dtype)
+        beside = resident_beside_layers(spec, dtype, layouts)
         total = sum(layer_bytes)
         streaming = self.offload.place(layer_bytes, None, disk=True)
         if beside + streaming.device_bytes > room.bytes:
@@ -132,9 +135,19 @@ class DeviceRoom:
         return cls(int(gpu_memory * 2**30) if capped and gpu_memory is not None else free, capped, device.type == "cpu")
 
 
-def resident_beside_layers(spec: ModelSpec, dtype: torch.dtype) -> int:
-    """Bytes of what is no layer's, and always on the device: embeddings, head, the last norm."""
-    return sum(p.size for p in parameters(spec) if not p.name.startswith("layers.")) * dtype.itemsize
+def resident_beside_layers(spec: ModelSpec, dtype: torch.dtype, layouts: Layouts | None = None) -> int:
+    """Bytes of what is no layer's, and always on the device: embeddings, head, the last norm. layouts: of what is in few bits."""
+    total = 0
+    for parameter in parameters(spec):
+        if parameter.name.startswith("layers."):
+            continue
+        layout = (layouts or {}).get(parameter.name)
+        if layout is None:
+            total += parameter.size * dtype.itemsize
+        else:
+            outputs, inputs = parameter.shape
+            total += layout.empty(outputs, inputs, "meta").nbytes
+    return total
 
 
 def _too_large(offload: Offload, layer_bytes: Sequence[int], beside: int, placement: Placement, room: DeviceRoom) -> str:

@@ -20,9 +20,10 @@ from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.model.checkpoint import Family, Piece
 from inferometer.model.description import ModelDescription
 from inferometer.model.formats import WeightFormat
+from inferometer.model.parameters import head_matrix
 from inferometer.model.quantisation import VERSION
 from inferometer.model.spec import ModelSpec
-from inferometer.nn.formats.layout import format_layouts, head_matrix
+from inferometer.nn.formats.layout import format_layouts
 from inferometer.nn.formats.rounding import round_into
 from inferometer.nn.formats.stored_part import HEAD_SCALE
 from inferometer.nn.formats.writer import Shapes, write_safetensors

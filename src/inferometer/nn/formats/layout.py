@@ -11,7 +11,7 @@ import torch
 from inferometer.kernels.quant_weight import DATA_DTYPES, Activations, Kind, QuantWeight
 from inferometer.kernels.support import capability
 from inferometer.model.formats import WeightFormat
-from inferometer.model.parameters import parameters
+from inferometer.model.parameters import head_matrix, parameters
 from inferometer.model.spec import ModelSpec
 
 FP8_CAPABILITY = (8, 9)
@@ -85,11 +85,6 @@ def format_layouts(spec: ModelSpec, form: WeightFormat, device: torch.device) ->
     found = layouts(spec, QuantLayout.of(form, device))
     head = head_matrix(spec) if form.head == "int8" else None
     return found if head is None else {**found, head: HEAD_LAYOUT}
-
-
-def head_matrix(spec: ModelSpec) -> str | None:
-    """The name of the matrix that the head multiplies by; None for an encoder, which has no head."""
-    return None if spec.encoder else "embedding.token.weight" if spec.tied_head else "head.weight"
 
 
 def layer_matrices(spec: ModelSpec) -> tuple[str, ...]:

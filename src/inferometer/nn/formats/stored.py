@@ -14,12 +14,12 @@ from inferometer.errors import ModelError
 from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.kernels.support import capability
 from inferometer.model.checkpoint import Family
-from inferometer.model.parameters import parameters
+from inferometer.model.parameters import head_matrix, parameters
 from inferometer.model.quantisation import Quantisation
 from inferometer.model.shard import WHOLE, Shard
 from inferometer.model.spec import ModelSpec
 from inferometer.nn.formats.cutting import cut_inputs, whole_groups
-from inferometer.nn.formats.layout import FP8_CAPABILITY, Layouts, QuantLayout, head_matrix, layer_matrices
+from inferometer.nn.formats.layout import FP8_CAPABILITY, HEAD_LAYOUT, Layouts, QuantLayout, layer_matrices
 from inferometer.nn.formats.stored_matrices import READERS, SPARE, RawSource, order_of, stored_matrices
 from inferometer.nn.formats.stored_part import StoredPart, group_of
 from inferometer.nn.names import resolve
@@ -152,7 +152,7 @@ def stored_layouts(spec: ModelSpec, source: QuantisedSource, family: Family, dev
     """How the model's matrices are kept: as they are stored, where all that make up one are stored alike; else plain.
 
     shard: this rank's. A matrix whose inputs are not in the order of their groups is plain where ranks cut it by input: no rank has whole
-    groups of it.
+    groups of it. So is a head in another layout than HEAD_LAYOUT, as some of other methods are: launches that choose tokens take no other.
     """
     shapes = {parameter.name: parameter.shape for parameter in parameters(spec)}
     names, pieces = resolve(spec, source, family), family.pieces(spec)
@@ -163,6 +163,8 @@ def stored_layouts(spec: ModelSpec, source: QuantisedSource, family: Family, dev
         if not all(map(source.holds, stored)):
             continue
         (layout, order), *others = [source.outline(name) for name in stored]
+        if parameter == head and layout != HEAD_LAYOUT:
+            continue
         if order is not None and shard.cut(spec, parameter, shapes[parameter]).columns is not None:
             continue
         if all(other == layout and _same(theirs, order) for other, theirs in others):
