@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from inferometer import LLM, SamplingParams
@@ -162,3 +162,20 @@ def test_what_would_do_nothing_is_refused(model: Path, tmp_path: Path, capsys: p
     assert "--windows 4 says how much of a text to take; add --calibrate" in said
     assert "-o must name a folder" in refused(capsys, "quantize", model, "--quantize", "int8", "-o", "")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("tensor", ["model.layers.0.mlp.up_proj.weight", "model.norm.weight", "model.embed_tokens.weight"])
+def test_what_would_not_load_is_not_written(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], tensor: str) -> None:
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    (damaged / "config.json").write_text((model / "config.json").read_text())
+    tensors = load_file(model / "model.safetensors")
+    tensors[tensor].view(-1)[3] = float("nan")
+    if tensor.startswith("model.embed"):  # which is rounded where it is the head
+        tensors.pop("lm_head.weight", None)
+        config = json.loads((model / "config.json").read_text())
+        (damaged / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}))
+    save_file(tensors, damaged / "model.safetensors")
+    said = refused(capsys, "quantize", damaged, "--quantize", "int4-g64", "-o", tmp_path / "out")
+    assert f"the tensor {tensor} holds numbers that are not finite" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["damaged"]

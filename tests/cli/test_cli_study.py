@@ -98,6 +98,19 @@ def test_a_study_from_its_file_to_its_tables(study: str, capsys: pytest.CaptureF
     assert len((folder / "records.jsonl").read_text().splitlines()) == 4
 
 
+def test_a_run_of_a_part_leaves_what_others_left_in_the_tables(study: str, capsys: pytest.CaptureFixture[str]) -> None:
+    other = Path(study).read_text().replace("tensor_parallel = 3", 'quantize = "int8"').replace("in shards", "in int8")
+    Path(study).write_text(other)
+    asked = ["study", "run", study, "--runs", "1", "--no-energy"]
+    assert main([*asked, "--only", "ours"]) == 0
+    assert "in int8" not in capsys.readouterr().out.split("## Throughput")[1].split("Predicted")[0]
+    assert main([*asked, "--only", "in int8", "--resume", "--json"]) == 0
+    assert {record["column"] for record in json.loads(capsys.readouterr().out)["records"]} == {"in int8"}
+    tables = Path("inferometer-studies/mine/tables.md").read_text()
+    assert "| batch_size | ours" in tables
+    assert "in int8" in tables
+
+
 def test_a_dry_run_runs_nothing(study: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["study", "run", study, "--dry-run", "--runs", "7", "--scale", "tiny"]) == 0
     out, err = capsys.readouterr()

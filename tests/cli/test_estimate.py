@@ -92,6 +92,12 @@ def test_ways_to_run_have_flags_of_their_own(capsys: pytest.CaptureFixture[str])
     assert all("inferometer bench" in each["verify"] or "vllm bench" in each["verify"] for each in found)
 
 
+def test_one_token_in_groups_is_answered_for_any_batch(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["estimate", "opt-1.3b", "--device", "h200", "--admission", "diagonal", "--group-size", "8", "--decode-length", "1"]
+    assert main(asked) == 0
+    assert "the largest batch of these lengths is not bounded by memory, the longest prompts of this batch " in capsys.readouterr().out
+
+
 def test_a_model_that_is_only_estimated_has_an_answer(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}')
     for model in ("mixtral-8x7b", str(tmp_path)):

@@ -52,6 +52,7 @@ def test_every_preset_answers_on_every_device(slug: str, thirds: tuple[int, ...]
         assert each.peak_memory_bytes > 0
         assert each.fits == (each.short_by_bytes is None)
         assert each.fits == (each.memory.device_bytes <= device.usable_memory_bytes)
+        assert each.largest_batch is not None
         assert each.fits == (each.largest_batch >= 2)
         json.dumps(each.to_dict(), allow_nan=False)
 
@@ -224,6 +225,16 @@ def test_smaller_numbers_decode_faster() -> None:
     assert step(kv_dtype="int8") < step()
 
 
+def test_bitsandbytes_is_int8_of_this_engine_and_the_library_elsewhere() -> None:
+    ours, engine = (_estimate("opt-6.7b", "h200", stack="native", quantize=name) for name in ("int8", "bitsandbytes"))
+    assert (engine.prefill_ms, engine.decode_token_ms, engine.memory) == (ours.prefill_ms, ours.decode_token_ms, ours.memory)
+    assert engine.to_dict()["verify"].endswith(" --quantize int8")
+    library = _estimate("opt-6.7b", "h200", stack="hf-eager", quantize="bitsandbytes")
+    assert library.decode_token_ms is not None
+    assert engine.decode_token_ms is not None
+    assert library.decode_token_ms > 5 * engine.decode_token_ms
+
+
 def test_an_estimate_is_a_few_milliseconds_of_work() -> None:
     """Counted in calls, of which a slow machine makes a thousand in half a millisecond: a clock would tell what else runs there."""
     _estimate("llama-2-70b")
@@ -257,6 +268,7 @@ def test_a_batch_beyond_every_memory_is_answered_at_once(forward_only: bool) -> 
     """A slip of the finger: the work of equal sequences is counted, not listed."""
     found = _estimate(batch_size=10**22, forward_only=forward_only, decode_length=None if forward_only else 16)
     assert not found.fits
+    assert found.largest_batch is not None
     assert found.largest_batch > 0
     json.dumps(found.to_dict(), allow_nan=False)
 

@@ -68,7 +68,18 @@ def test_streamed_weights_cost_their_transfer_in_every_sweep_and_leave_the_memor
     # 2.4 GB of layers over PCIe 4, once a sweep: one for each group's prompts here, and 15 that decode.
     assert away.total_ms >= 16 * 2.4e9 / 31.5e9 * 1e3
     assert away.memory.weights < half.memory.weights < held.memory.weights
+    assert away.largest_batch is not None
+    assert held.largest_batch is not None
     assert away.largest_batch > held.largest_batch
+
+
+@pytest.mark.parametrize("order", ["zigzag", "diagonal", "row"])
+def test_groups_of_one_token_are_gone_before_the_next_so_that_any_number_fits(order: str) -> None:
+    found = _estimate(order, decode_length=1)
+    assert found.fits
+    assert found.largest_batch is None
+    assert found.to_dict()["largest_batch"] is None
+    assert found.largest_context is not None
 
 
 def test_more_groups_share_what_comes() -> None:

@@ -127,6 +127,7 @@ def test_the_largest_batch_fits_and_the_next_does_not(name: str, slug: str, stac
         return needed.device_bytes <= device.usable_memory_bytes
 
     largest = largest_batch(spec, Formats(), STACKS[stack], asked, device)
+    assert largest is not None
     assert largest == 0 or fits(largest)
     assert not fits(largest + 1)
 

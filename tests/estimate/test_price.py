@@ -235,6 +235,7 @@ def test_every_answer_says_its_basis_and_how_to_verify_it() -> None:
 
 def test_the_longest_context_fits_and_the_next_page_does_not() -> None:
     found = _estimate("llama-2-7b", "rtx-4090", stack="native")
+    assert found.largest_context is not None
     assert found.largest_context > 256
     assert _estimate("llama-2-7b", "rtx-4090", stack="native", sequence_length=found.largest_context).fits
     limit = find_device("rtx-4090").usable_memory_bytes

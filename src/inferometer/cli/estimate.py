@@ -177,6 +177,10 @@ def _energy(found: Estimate) -> str:
     return f"energy: {found.j_per_token:.3g} J/token ({low:.3g} - {high:.3g}); {watts}{f' on each of {devices}' if devices > 1 else ''}"
 
 
+def _most(what: str, number: int | None) -> str:
+    return f"the {what} {'not bounded by memory' if number is None else f'{number:,}'}"
+
+
 def _memory(found: Estimate) -> list[str]:
     held = found.memory
     sizes = {
@@ -193,7 +197,8 @@ def _memory(found: Estimate) -> list[str]:
     }
     title = "memory on each device" if found.request.layout.devices > 1 else "memory"
     verdict = (
-        f"fits; the largest batch of these lengths is {found.largest_batch:,}, the longest prompts of this batch {found.largest_context:,}"
+        f"fits; {_most('largest batch of these lengths is', found.largest_batch)}, "
+        f"{_most('longest prompts of this batch', found.largest_context)}"
         if found.fits
         else f"does not fit: {_shortage(found)}"
     )

@@ -59,7 +59,9 @@ def carry_out(arguments: argparse.Namespace) -> int:
             return FAILED
         from inferometer.cli.study_output import write_documents
 
-        text = write_documents(study, records, folder)
+        # What earlier runs left of other parts and columns stays in the folder's documents.
+        kept = _Work(study, plan(study, place_of), folder).answers() if arguments.only else records
+        text = write_documents(study, kept, folder)
     if arguments.json:
         json.dump({"records": [record.to_json() for record in records]}, sys.stdout, allow_nan=False)
         print()

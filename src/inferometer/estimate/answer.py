@@ -94,8 +94,8 @@ class Estimate:
         return None if forward is None else forward / (asked.batch * asked.length)
 
     @property
-    def largest_context(self) -> int:
-        """The longest prompts of this batch that fit, with the tokens that follow."""
+    def largest_context(self) -> int | None:
+        """The longest prompts of this batch that fit, with the tokens that follow; None if any length does."""
         return self.fit.largest_context
 
     @property
@@ -146,8 +146,8 @@ class Estimate:
         return self.fit.remedy
 
     @property
-    def largest_batch(self) -> int:
-        """The most sequences of these lengths that fit."""
+    def largest_batch(self) -> int | None:
+        """The most sequences of these lengths that fit; None if any number does."""
         return self.fit.largest_batch
 
     @property

@@ -20,13 +20,14 @@ _SHARDS = (2, 4, 8, 16)
 class Fit:
     """short_by_bytes: what one device lacks, None if it fits. remedy: the flags that would make it fit, None if it does or none would.
 
-    largest_batch, largest_context: the most sequences, and the longest prompts, that fit with everything else unchanged.
+    largest_batch, largest_context: the most sequences, and the longest prompts, that fit with everything else unchanged; None where
+    memory sets them no end.
     """
 
     short_by_bytes: int | None
     remedy: str | None
-    largest_batch: int
-    largest_context: int
+    largest_batch: int | None
+    largest_context: int | None
 
     @property
     def fits(self) -> bool:
@@ -75,7 +76,7 @@ def _flags(request: Request, quantize: str | None, shards: int) -> str | None:
     weights = kept.weights if quantize is None else weight_format(quantize, kept.dtype)
     formats: Formats = replace(kept, weights=weights, shards=shards)
     largest = largest_batch(request.spec, formats, request.stack, request.workload, request.device)
-    if not largest:
+    if largest == 0:
         return None
     flags = [] if quantize is None else [f"--quantize {quantize}"]
     if shards != kept.shards:

@@ -136,7 +136,7 @@ def resolve(
         link=joined or (link_between(found, layout.devices, link) if layout.devices > 1 else None),
         formats=Formats(
             dtype=name,
-            weights=_weights(quantize, name, config, spec),
+            weights=_weights(_of_stack(quantize, chosen), name, config, spec),
             kv_dtype=cache,
             shards=shards,
         ),
@@ -217,6 +217,11 @@ def _spec(model: str | ModelSpec | ModelDescription | None) -> tuple[ModelSpec, 
         return model, {}
     found = model if isinstance(model, ModelDescription) else describe(model, config_only=True, read=read_outline)
     return found.spec, found.config
+
+
+def _of_stack(quantize: str | None, stack: Stack) -> str | None:
+    # The engine takes the name and rounds to int8 itself; elsewhere it is the library of that name, whose products are far slower.
+    return "int8" if quantize == "bitsandbytes" and stack.name == "native" else quantize
 
 
 def _weights(quantize: str | None, dtype: str, config: Mapping[str, Any], spec: ModelSpec) -> WeightFormat | None:

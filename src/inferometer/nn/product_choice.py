@@ -20,7 +20,8 @@ NUMBERS = 256
 """The least rows that are tried on the CPU, and numbers of their results: each of these shows whether the order was the same, unless by
 chance two orders round alike."""
 FEW_INPUTS, MORE_NUMBERS, MOST_ROWS = 64, 16384, 512
-"""Sums of fewer inputs mostly round alike (of 4 in bfloat16 all but one of a thousand), and so many numbers of them cost next to nothing."""
+"""Sums of fewer inputs mostly round alike (of 4 in bfloat16 all but one of a thousand): more numbers of them, which cost next to nothing,
+are tried, of so many rows at most."""
 
 Shape = tuple[int, int, bool, bool]
 """Outputs, inputs, whether there is a bias, whether the weight is packed: what a library may choose by."""

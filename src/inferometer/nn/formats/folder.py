@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from inferometer.errors import UserError
+from inferometer.errors import ModelError, UserError
 from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.model.checkpoint import Family, Piece
 from inferometer.model.description import ModelDescription
@@ -97,7 +97,8 @@ class QuantisedFolder:
         """Writes the folder, which must not be there or be empty. advance: told after each tensor of the checkpoint. replaced: vectors,
         by parameter name, that are not as in the checkpoint.
 
-        The folder appears in one step when it is whole. Raises UserError, one line, where it is in the way or has no room.
+        The folder appears in one step when it is whole. Raises UserError, one line, where it is in the way or has no room, and ModelError
+        where the weights hold numbers with which it would not load.
         """
         check_free(folder)
         try:
@@ -158,12 +159,22 @@ class QuantisedFolder:
                 if parameter in replaced:
                     yield piece.tensor, replaced[parameter].to(_CPU, self._dtype)
                 elif whole is None:
-                    yield piece.tensor, self._source.read(self._names[piece.tensor], _CPU, self._dtype)
+                    plain = self._source.read(self._names[piece.tensor], _CPU, self._dtype)
+                    if parameter.endswith("norm.weight"):
+                        self._check_finite(piece, plain)
+                    yield piece.tensor, plain
                 else:
                     part = whole.rows(row, row + rows_of(piece))
+                    self._check_finite(piece, part.scale)
                     yield from _stored(piece, outputs_to_checkpoint(part, piece, self._spec), head=parameter == self._head)
                     row += rows_of(piece)
                 advance()
+
+    def _check_finite(self, piece: Piece, numbers: Tensor) -> None:
+        # What loading looks at: hours of writing are not to end in a folder that does not load.
+        if not numbers.isfinite().all():
+            name, kind = self._names[piece.tensor], str(numbers.dtype).removeprefix("torch.")
+            raise ModelError(f"{self._source.where(name)}: the tensor {name} holds numbers that are not finite in {kind}")
 
 
 def check_free(folder: Path) -> None:
