@@ -165,3 +165,12 @@ def test_the_admission_reaches_the_engine(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(Engine, "__init__", watched)
     assert main(arguments(tmp_path, "one", "--admission", "diagonal", "--group-size", "3", "--num-groups", "2")) == 0
     assert seen == [Diagonal(3, 2)]
+
+
+def test_a_host_memory_that_nothing_fits_through_is_refused_with_the_remedy(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    asked = ["generate", "x", "--model", "tiny-opt", "--weights", "dummy", "--tokenizer", "byte", "--raw", "--device", "cpu"]
+    assert main([*asked, "--offload", "weights", "--disk", str(tmp_path), "--host-memory", "0.000001"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "--host-memory 1e-06 has no room for the " in err
+    assert err.endswith("; raise it\n")

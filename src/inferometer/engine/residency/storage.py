@@ -55,7 +55,9 @@ class Storage:
         if host_memory is not None and not positive(host_memory):
             raise UserError(f"--host-memory must be a number of GiB above 0, not {host_memory!r}")
         if host_memory is not None and disk is not None and host_memory * 2**30 < least_bytes():
-            raise UserError(f"--host-memory {host_memory:g} has no room for {least_bytes()} bytes through which weights come from --disk")
+            raise UserError(
+                f"--host-memory {host_memory:g} has no room for the {least_bytes()} bytes through which weights come from --disk; raise it"
+            )
         if disk is not None and not asked.weights:
             raise UserError("--disk holds weights, and all of them stay on the device; add --offload weights, or leave out --disk")
         if disk is not None and (not isinstance(disk, str | Path) or not str(disk)):
