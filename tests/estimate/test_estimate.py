@@ -289,3 +289,12 @@ def test_what_estimates_are_made_from_is_read_with_the_package() -> None:
 def test_offloading_is_for_one_device() -> None:
     with pytest.raises(UserError, match="--offload is for one device, and --tensor-parallel is 2"):
         estimate("opt-6.7b", "a100-sxm-80gb", batch_size=1, sequence_length=64, tensor_parallel=2, offload="weights")
+
+
+@pytest.mark.parametrize("quantize", ["int8", "int4-g64"])
+def test_other_stacks_leave_the_head_in_the_activations_type(quantize: str) -> None:
+    ours, kept, theirs = (
+        estimate("opt-6.7b", device="h200", quantize=name, stack=stack, batch_size=1, sequence_length=128, decode_length=8)
+        for name, stack in ((quantize, "native"), (f"{quantize}-kept-head", "native"), (quantize, "vllm"))
+    )
+    assert ours.memory.weights < kept.memory.weights == theirs.memory.weights

@@ -136,7 +136,7 @@ def resolve(
         link=joined or (link_between(found, layout.devices, link) if layout.devices > 1 else None),
         formats=Formats(
             dtype=name,
-            weights=_weights(_of_stack(quantize, chosen), name, config, spec),
+            weights=_weights(quantize, chosen, name, config, spec),
             kv_dtype=cache,
             shards=shards,
         ),
@@ -224,15 +224,20 @@ def _of_stack(quantize: str | None, stack: Stack) -> str | None:
     return "int8" if quantize == "bitsandbytes" and stack.name == "native" else quantize
 
 
-def _weights(quantize: str | None, dtype: str, config: Mapping[str, Any], spec: ModelSpec) -> WeightFormat | None:
-    """The format of the layers' weights: that asked for, or that of the checkpoint. Raises UserError where both are there and differ."""
+def _weights(quantize: str | None, stack: Stack, dtype: str, config: Mapping[str, Any], spec: ModelSpec) -> WeightFormat | None:
+    """The format of the weights: that asked for, or that of the checkpoint. Raises UserError where both are there and differ."""
+    name = _of_stack(quantize, stack)
     try:
         stored = read_quantisation(config, spec.name)
     except ModelError:  # a checkpoint in a way that is not run here is estimated by what is asked for
         stored = None
     if stored is not None:
-        return resolve_quantize(quantize, stored)
-    return None if quantize is None else weight_format(quantize, dtype)
+        return resolve_quantize(name, stored)
+    if name is None:
+        return None
+    form = weight_format(name, dtype)
+    # A head in 8 bits is this engine's own way.
+    return form if stack.name == "native" else replace(form, head="kept")
 
 
 def _check_length(spec: ModelSpec, length: int, generated: int) -> None:
