@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fake_worker import plans_of, record_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,8 @@ from studies import study
 
 from inferometer.bench.plan.edge import LARGEST, next_batch
 from inferometer.bench.plan.edge_search import edge_searches
+from inferometer.bench.plan.plan import Planned
+from inferometer.bench.records.record import Record
 
 
 def search(edge: int, known: dict[int, bool], guess: int | None) -> tuple[dict[int, bool], int]:
@@ -56,15 +60,20 @@ def test_what_fits_above_what_does_not_is_not_looked_at(first: list[bool]) -> No
     assert size is None or over is None or size < over
 
 
-def test_a_search_asks_cases_of_a_part_of_its_own() -> None:
-    plans = plans_of(study("[1, 64]"))
-    searches = edge_searches(plans, [record_of(planned.question.case, planned.question.request) for planned in plans])
-    assert [(each.base.question.cell.column, each.next()) for each in searches if each.next() is None] != []
+def answered(plans: Sequence[Planned]) -> list[Record]:
+    """Each case with its record, as a study's folder has them."""
     known = [record_of(planned.question.case, planned.question.request) for planned in plans]
     for record, planned in zip(known, plans, strict=True):
         object.__setattr__(record, "part", planned.question.cell.part)
         object.__setattr__(record, "column", planned.question.cell.column)
-    first, _ = edge_searches(plans, known)
+    return known
+
+
+def test_a_search_asks_cases_of_a_part_of_its_own() -> None:
+    plans = plans_of(study("[1, 64]"))
+    searches = edge_searches(plans, [record_of(planned.question.case, planned.question.request) for planned in plans])
+    assert [(each.base.question.cell.column, each.next()) for each in searches if each.next() is None] != []
+    first, _ = edge_searches(plans, answered(plans))
     planned = first.next()
     assert planned is not None
     cell, request = planned.question.cell, planned.question.request
@@ -74,11 +83,7 @@ def test_a_search_asks_cases_of_a_part_of_its_own() -> None:
 
 def test_a_case_that_ended_otherwise_ends_a_search_which_says_what_it_knows() -> None:
     plans = plans_of(study("[1, 64]"))
-    known = [record_of(planned.question.case, planned.question.request) for planned in plans]
-    for record, planned in zip(known, plans, strict=True):
-        object.__setattr__(record, "part", planned.question.cell.part)
-        object.__setattr__(record, "column", planned.question.cell.column)
-    first, _ = edge_searches(plans, known)
+    first, _ = edge_searches(plans, answered(plans))
     planned = first.next()
     assert planned is not None
     broken = record_of(planned.question.case, planned.question.request, "error: killed")
