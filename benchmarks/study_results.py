@@ -125,7 +125,7 @@ def _coverage(study: Study, records: Sequence[Record]) -> str:
 
 
 def _about(study: Study, records: Sequence[Record]) -> str:
-    """What ran, on what, with what, and when."""
+    """What ran, on what, with what, when, and how often: a figure of one run has no spread to judge it by."""
     measured = [record for record in records if record.status != "skipped"] or list(records)
     facts = [
         joined(list(dict.fromkeys(record.model for record in measured))) if len({record.model for record in measured}) < 4 else "",
@@ -133,6 +133,8 @@ def _about(study: Study, records: Sequence[Record]) -> str:
         *(f"{name} {joined(sorted(found))}" for name in ("torch", "transformers") if (found := _versions(measured, name))),
         " to ".join(sorted({min(days := [record.started_at[:10] for record in measured]), max(days)})),
     ]
+    runs = sorted({record.runs for record in measured})
+    facts.append(f"{' to '.join(str(count) for count in sorted({runs[0], runs[-1]}))} run{'s' * (runs[-1] > 1)} a case")
     counts = Counter(record.status for record in records)
     facts.append(", ".join(f"{count} {status}" for status, count in counts.most_common()))
     return f"{study.summary or ''} {'; '.join(fact for fact in facts if fact)}.".strip()

@@ -68,6 +68,10 @@ def test_a_run_is_kept_shown_and_read_again(copy: Path, capsys: pytest.CaptureFi
     stacks, sizes = shown.index("### Backends over batch sizes"), shown.index("### Latency of GPT-3's sizes")
     assert stacks < sizes < shown.index("`inferometer study show results/estimate-vs-measured` (6 of 6)")
     assert shown.count("\n### ") == 2
+    # How often its cases ran, of those that ran: a line of one run has no spread.
+    for name, after in zip(("backend-sweep", "gpt3-latency"), shown.split("\n### ")[-2:], strict=True):
+        counts = sorted({each.runs for each in read_records(copy / "results" / name / "records.jsonl")})
+        assert f"; {counts[0]}{f' to {counts[-1]}' if counts[1:] else ''} runs a case; " in after
     assert "#### Throughput (tokens/sec | msec/token)\n\n| batch_size | HF (fp32)" in shown
     assert "#### Time per token (ms), batch_size=1: stacks beside each other\n\n| Model Name     | native | hf" in shown
     assert run("--check", root=copy).returncode == 0
