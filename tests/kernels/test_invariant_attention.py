@@ -14,6 +14,7 @@ from inferometer.kernels.cancelling import same_bits
 from inferometer.kernels.invariant_attention import invariant_attention, invariant_attention_triton
 from inferometer.kernels.support import Tiles
 from inferometer.nn.alibi import slopes as alibi
+from interpreted_products import added_in_order
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 ROWS = [(1, 1), (16, 16), (17, 17), (33, 40), (5, 70), (1, 33), (0, 4), (3, 0), (20, 64)]
@@ -92,7 +93,7 @@ def test_no_cut_of_a_prompt_changes_a_bit(pages: Any, interpreted: Callable[...,
     named = {"page_size": 16, "scale": 0.25, "slopes": torch.tensor(alibi(4)) if biased else None, "tiling": TILES}
 
     def run(*arguments: Any, **more: Any) -> Any:
-        return interpreted(invariant_attention_triton, *arguments, **more)
+        return interpreted(added_in_order, invariant_attention_triton, *arguments, **more)
 
     whole = run_cut(run, batch, query, CUTS[0], company, named)
     for cut in CUTS[2:]:

@@ -36,7 +36,7 @@ def test_the_same_bits_as_separate_operations(activation: Activation | None, add
     assert torch.equal(made(x, activation=activation, residual=residual), want)
 
 
-@pytest.mark.skipif(not Packed.possible(torch.empty(1, 1, dtype=torch.bfloat16)), reason="torch without oneDNN")
+@pytest.mark.skipif(not Packed.possible(torch.empty(1, 1, dtype=torch.bfloat16)), reason="oneDNN does not pack bfloat16 here")
 def test_a_packed_weight_is_followed_by_the_same() -> None:
     made, x = linear(torch.bfloat16), X.bfloat16()
     residual = torch.ones(3, 16).bfloat16()

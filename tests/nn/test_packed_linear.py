@@ -9,9 +9,10 @@ from torch.nn import functional
 from inferometer.nn.linear import Linear
 from inferometer.nn.packed import Packed
 
-pytestmark = pytest.mark.skipif(not Packed.possible(torch.empty(1, 1, dtype=torch.bfloat16)), reason="torch without oneDNN")
+packs = pytest.mark.skipif(not Packed.possible(torch.empty(1, 1, dtype=torch.bfloat16)), reason="oneDNN does not pack bfloat16 here")
 
 
+@packs
 @pytest.mark.parametrize("rows", [1, 2, 5, 64])
 @pytest.mark.parametrize(("inputs", "outputs"), [(64, 96), (576, 1536), (33, 7)])
 @pytest.mark.parametrize("bias", [False, True])
@@ -27,6 +28,7 @@ def test_the_packed_product_is_the_plain_one(rows: int, inputs: int, outputs: in
     torch.testing.assert_close(linear(x).float(), exact, rtol=2**-7, atol=2**-6 * float(exact.abs().max()))
 
 
+@packs
 def test_packing_keeps_the_shape_and_frees_the_plain_weight() -> None:
     linear = Linear(64, 32, bias=False).to(torch.bfloat16)
     linear.pack()
@@ -39,3 +41,13 @@ def test_float32_stays_plain() -> None:
     linear.pack()
     assert linear.packed is None
     assert not linear.weight.is_meta
+
+
+def test_where_the_processor_cannot_the_weight_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """oneDNN has no bfloat16 for processors without AVX-512, and raises only when it is to pack."""
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    linear = Linear(64, 32, bias=False).to(torch.bfloat16)
+    x = torch.ones(2, 64, dtype=torch.bfloat16)
+    linear.pack()
+    assert linear.packed is None
+    assert torch.equal(linear(x), functional.linear(x, linear.weight))

@@ -14,6 +14,8 @@ from models import all_logits  # type: ignore[import-not-found]
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from inferometer import LLM, SamplingParams
+from inferometer.engine.device import supports
+from inferometer.errors import UserError
 from inferometer.model.config import read_spec
 from inferometer.model.families import family_for
 from inferometer.model.gguf import gguf_config
@@ -82,6 +84,10 @@ def test_greedy_ids_and_log_probabilities_equal_transformers(llm: LLM, reference
 
 
 def test_the_bfloat16_model_says_the_same(llm: LLM) -> None:
+    if not supports(torch.device("cpu"), torch.bfloat16):
+        with pytest.raises(UserError, match=r"no bfloat16 matrix instructions; use --dtype float32"):
+            LLM(dtype="bfloat16", device="cpu")
+        return
     with LLM(dtype="bfloat16", device="cpu") as half:
         assert half.generate("The capital of France is", SamplingParams(max_new_tokens=3))[0].text.startswith(" Paris.")
 

@@ -36,9 +36,9 @@ class Packed:
 
     @staticmethod
     def possible(weight: Tensor) -> bool:
-        """Whether this build of torch can pack the weight."""
-        packable = weight.device.type == "cpu" and weight.dtype == torch.bfloat16
-        return packable and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+        """Whether this build of torch can pack the weight, on this processor: oneDNN multiplies bfloat16 with AVX-512 or better alone."""
+        packable = weight.device.type == "cpu" and weight.dtype == torch.bfloat16 and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+        return packable and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
     def __call__(self, x: Tensor, bias: Tensor | None) -> Tensor:
         out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, bias, "none", [], "")

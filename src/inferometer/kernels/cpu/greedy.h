@@ -1,11 +1,13 @@
 // The best score of each row and its log-probability, read where the scores lie.
 #pragma once
+#include <algorithm>
 #include <cmath>
 
 #include "team.h"
 #include "vectors.h"
 
 constexpr int64_t SCORES = 8192;  // of a task: fixed, so that threads do not change a sum
+constexpr int64_t RUN = 32;       // of vectors: added up by themselves
 
 struct Best {
     float score, total;  // total: of e^(score - best score)
@@ -39,8 +41,13 @@ template <class T> Best best_of(const T* scores, int64_t count, int64_t first) {
         if (most[lane] > best.score || (most[lane] == best.score && most[lane] > -INFINITY && at < best.at)) best = {most[lane], 0, at};
     }
     if (best.score == -INFINITY) return best;
+    // In runs: what is small is added to what is small before it meets the best score's one, where its last bits would be lost.
     Floats sums = {};
-    for (int64_t i = 0; i < count; i += W) sums += exponential(part(i) - splat(best.score));
+    for (int64_t from = 0; from < count; from += RUN * W) {
+        Floats few = {};
+        for (int64_t i = from; i < std::min(count, from + RUN * W); i += W) few += exponential(part(i) - splat(best.score));
+        sums += few;
+    }
     best.total = sum(sums);
     return best;
 }
