@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from inferometer.kernels.rotary_write import rotary_write, rotary_write_triton, rotate
+from inferometer.kernels.rotary_write import rotary_apart, rotary_write, rotary_write_triton, rotate
 from inferometer.model.spec import Rotary, YarnScaling
 from inferometer.nn.rotary import RotaryEmbedding, inverse_frequencies
 
@@ -123,6 +123,20 @@ def test_kernel_rounds_where_torch_does(interpreted: Callable[..., Any]) -> None
     want = rotate(heads[:, :4], cos, sin)
     assert torch.equal(keys, rotate(heads[:, 3:4], cos, sin))
     assert torch.equal(query, want[:, :3])
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, needs_gpu])])
+def test_a_sweep_that_keeps_nothing_has_its_queries_keys_and_values_apart(device: str) -> None:
+    draw = torch.Generator().manual_seed(3)
+    heads = torch.randn(5, 4 + 2 * 2, 16, generator=draw).to(device)
+    numbers = torch.arange(5, device=device)
+    tables = RotaryEmbedding(PLAIN, 16, torch.device(device)).tables(numbers, torch.full_like(numbers, 5), heads.dtype)
+    query, key, value = rotary_apart(heads, 2, *tables, numbers)
+    turned = rotate(heads[:, :6], *tables)
+    torch.testing.assert_close(query, turned[:, :4])
+    torch.testing.assert_close(key, turned[:, 4:])
+    assert torch.equal(value, heads[:, 6:])
+    assert all(each.is_contiguous() for each in (query, key, value))
 
 
 @pytest.mark.gpu

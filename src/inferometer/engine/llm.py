@@ -29,6 +29,7 @@ from inferometer.engine.residency.streamed import StreamedLayers
 from inferometer.engine.room_beside import RoomBeside
 from inferometer.engine.shared_loop import SharedLoop
 from inferometer.engine.streamed_sweeps import over_the_link, sweep_tokens_for, tokens_beside_the_link
+from inferometer.engine.text_graphs import TextGraphs
 from inferometer.engine.text_states import hidden_states, log_probabilities, vectors
 from inferometer.engine.tuning import SECONDS, tune
 from inferometer.errors import UserError
@@ -213,6 +214,11 @@ class LLM:
         device = self.room(seats=seats, sweep_tokens=sweep_tokens) if device is None else device
         return self._beside.shared(device, seats=seats, wanted=wanted)
 
+    @cached_property
+    def text_graphs(self) -> TextGraphs:
+        """Forwards of whole texts, recorded where that pays."""
+        return TextGraphs(self.model)
+
     @property
     def _beside(self) -> RoomBeside:
         return RoomBeside(self.model, self.kv_dtype, self._storage, self._limits)
@@ -348,6 +354,7 @@ class LLM:
             self._engine.close()
             self._engine = None
         self.last_states = None
+        self.__dict__.pop("text_graphs", None)
         if isinstance(self.model.residency, StreamedLayers):
             self.model.residency.close()
         if self._end is not None:

@@ -33,8 +33,7 @@ def vectors(llm: LLM, rows: Sequence[Sequence[int]], how: Pooling) -> torch.Tens
     together = 1 if model.numerics is Numerics.INVARIANT else _TOGETHER
     for start in range(0, len(order), together):
         part = order[start : start + together]
-        batch = prompt_batch([rows[i] for i in part], llm.device)
-        out[part] = pool(model, model.sweep(batch), batch, how).cpu()
+        out[part] = pool(model, *llm.text_graphs.states([rows[i] for i in part]), how).cpu()
     return out
 
 

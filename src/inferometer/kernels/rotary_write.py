@@ -35,6 +35,16 @@ def rotary_write(heads: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: 
     return rotary_write_torch(heads, cos, sin, keys, values, places)
 
 
+def rotary_apart(heads: Tensor, kv_heads: int, cos: Tensor, sin: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The rotated queries (tokens, queries, head_size), rotated keys and values (tokens, kv_heads, head_size) among `heads`, in one launch,
+    for attention that no cache stands behind.
+
+    heads, cos, sin: as for `rotary_write`. numbers: int64 (tokens,), 0, 1, 2, ... Each is contiguous; moves what `rotary_write` moves.
+    """
+    key, value = (heads.new_empty(heads.shape[0], kv_heads, heads.shape[2]) for _ in range(2))
+    return rotary_write(heads, cos, sin, key, value, numbers), key, value
+
+
 def rotary_write_torch(heads: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, places: Tensor) -> Tensor:
     """The reference."""
     kv_heads = keys.shape[1]

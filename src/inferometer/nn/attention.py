@@ -16,7 +16,7 @@ from inferometer.kernels.head_parts import HeadParts
 from inferometer.kernels.kv_scaled import scaled_write
 from inferometer.kernels.kv_write import kv_write
 from inferometer.kernels.paged_decode import Fresh
-from inferometer.kernels.rotary_write import rotary_write, rotate
+from inferometer.kernels.rotary_write import rotary_apart, rotary_write, rotate
 from inferometer.kernels.spread_heads import spread_heads
 from inferometer.kernels.support import usable
 from inferometer.model.spec import ModelSpec
@@ -44,6 +44,7 @@ class SweepContext:
     parts: what a sweep falls into whose pages come from the host, each part a sweep of its own as far as attention goes; then `plan` is
     empty, and `of` makes the part's. None for a sweep whose pages are in place.
     collective: the ranks that the layers are cut over.
+    numbers: int64 (tokens,), 0, 1, 2, ..., where a kernel rotates a sweep that keeps nothing; None where torch does, or nobody.
     """
 
     plan: PagedPlan | InvariantPages | tuple[Segment, ...] | TokenByToken
@@ -54,6 +55,7 @@ class SweepContext:
     parts: Parts | None = None
     of: Callable[[Part], SweepContext] = field(default=_whole)
     collective: Collective = ALONE
+    numbers: Tensor | None = None
 
 
 def sweep_context(
@@ -88,7 +90,11 @@ def sweep_context(
     spans = _spans(batch.rows.places.tolist()) if batch.rows is not None and like.device.type == "cpu" and not narrow else None
     if invariant and like.device.type == "cpu" and not spec.encoder:
         return SweepContext(TokenByToken.of(batch, spec, cache), rotation, cache, batch.rows, spans, collective=collective)
-    return SweepContext(plan_segments(batch, spec, like.dtype, cache), rotation, cache, batch.rows, spans, collective=collective)
+    numbers = None
+    if rotation is not None and cache is None and usable(like.device):
+        numbers = torch.arange(batch.token_ids.shape[0], device=like.device)
+    segments = plan_segments(batch, spec, like.dtype, cache)
+    return SweepContext(segments, rotation, cache, batch.rows, spans, collective=collective, numbers=numbers)
 
 
 def attend(heads: Tensor, kv_heads: int, sweep: SweepContext, layer: int, scale: float) -> Tensor:
@@ -137,6 +143,8 @@ def _attend(heads: Tensor, kv_heads: int, sweep: SweepContext, layer: int, scale
     rotated, value = heads[:, : queries + kv_heads], heads[:, queries + kv_heads :]
     if cache is not None and cache.key_scales is not None:
         query, key = spread_heads(heads, kv_heads, sweep.rotation)
+    elif sweep.rotation is not None and sweep.numbers is not None:
+        query, key, value = rotary_apart(heads, kv_heads, *sweep.rotation, sweep.numbers)
     else:
         if sweep.rotation is not None:
             rotated = rotate(rotated, *sweep.rotation)

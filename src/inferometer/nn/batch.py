@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -84,20 +86,25 @@ class RaggedBatch:
         return upload(torch.tensor(self.query_lengths).cumsum(0) - 1, torch.int64, self.token_ids.device)
 
 
+def flat_tokens(prompts: Sequence[Sequence[int]]) -> Tensor:
+    """int64 (tokens,) on the host, prompt after prompt. By numpy, which reads a list of numbers in a sixth of torch's time."""
+    return torch.from_numpy(np.fromiter(chain.from_iterable(prompts), np.int64, sum(map(len, prompts))))
+
+
 def prompt_batch(
     prompts: Sequence[Sequence[int]], device: torch.device, *, token_types: Sequence[Sequence[int]] | None = None
 ) -> RaggedBatch:
     """Whole prompts for a sweep without a cache. Raises ValueError on an empty prompt."""
     lengths = tuple(len(prompt) for prompt in prompts)
-    count = torch.tensor(lengths)
-    starts = count.cumsum(0) - count
-    positions = torch.arange(int(count.sum())) - starts.repeat_interleave(count)
+    count = np.array(lengths, dtype=np.int64)
+    # By numpy: torch would wake a thread for each processor to repeat a few numbers, milliseconds on a busy host.
+    positions = np.arange(count.sum()) - np.repeat(count.cumsum() - count, count)
     return RaggedBatch(
-        token_ids=upload([token for prompt in prompts for token in prompt], torch.int64, device),
-        positions=upload(positions, torch.int64, device),
+        token_ids=upload(flat_tokens(prompts), torch.int64, device),
+        positions=upload(torch.from_numpy(positions), torch.int64, device),
         query_lengths=lengths,
         context_lengths=lengths,
-        rotary_lengths=upload(count.repeat_interleave(count), torch.int64, device),
+        rotary_lengths=upload(torch.from_numpy(np.repeat(count, count)), torch.int64, device),
         token_types=None if token_types is None else upload([kind for row in token_types for kind in row], torch.int64, device),
     )
 

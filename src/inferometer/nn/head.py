@@ -17,6 +17,7 @@ from inferometer.kernels.quant_widened import widened
 from inferometer.kernels.rank_peaks import choose_among, product_peaks, row_peaks
 from inferometer.kernels.skinny_choice import Launches
 from inferometer.kernels.skinny_launch import MOST_ROWS, Tiling
+from inferometer.kernels.support import usable
 from inferometer.kernels.token_choice import LOWEST, choose
 from inferometer.kernels.token_rows import Places
 from inferometer.model.spec import ModelSpec
@@ -91,19 +92,26 @@ class Head(nn.Module):
         else:
             choose_best(states, weight, places, launch, norm)
 
-    def log_probabilities(self, hidden: Tensor, targets: Tensor, token_table: Matrix, few: FewTokens | None, ranks: Collective) -> Tensor:
-        """float32 (rows,): log-probability of int64 `targets` (rows,) after each hidden state (rows, hidden)."""
-        logits = self._logits(hidden, token_table, None, few, None).float()
-        if ranks.size == 1:
-            return log_softmax(logits).gather(1, targets[:, None])[:, 0]
-        peaks = row_peaks(logits, self.held.start)
+    def log_probabilities(
+        self, hidden: Tensor, targets: Tensor, token_table: Matrix, few: FewTokens | None, ranks: Collective, chunk: int
+    ) -> Tensor:
+        """float32 (rows,): log-probability of int64 `targets` (rows,) after each hidden state (rows, hidden), of whose logits `chunk` rows
+        exist at a time.
+        """
+        chunks = (self._logits(states, token_table, None, few, None) for states in torch.split(hidden, chunk))
+        if ranks.size == 1 and not usable(hidden.device):
+            wanted = torch.split(targets[:, None], chunk)
+            return torch.cat([log_softmax(logits.float()).gather(1, each)[:, 0] for logits, each in zip(chunks, wanted, strict=True)])
+        # The logits are read once as they are, while the cache of the device holds a chunk of them: no row of float32 is written.
         ours = (targets >= self.held.start) & (targets < self.held.stop)
-        if logits.shape[1]:
-            found = logits.gather(1, (targets - self.held.start).masked_fill(~ours, 0)[:, None])[:, 0]
-        else:
-            found = logits.new_zeros(len(targets))
+        places = torch.split((targets - self.held.start).masked_fill(~ours, 0)[:, None], chunk)
+        peaks, found = [], []
+        for logits, at in zip(chunks, places, strict=True):
+            peaks.append(row_peaks(logits, self.held.start))
+            found.append(logits.gather(1, at)[:, 0] if logits.shape[1] else logits.new_zeros(len(at)))
         # Of those that have not the target, nothing: its rank's score is what the others' zeros are added to.
-        told = torch.cat((peaks, found.masked_fill(~ours, 0.0).view(torch.int32)[:, None]), 1)
+        own = torch.cat(found).float().masked_fill(~ours, 0.0)
+        told = torch.cat((torch.cat(peaks), own.view(torch.int32)[:, None]), 1)
         tops, _, sums, scores = ranks.gather(told).view(len(targets), -1, 4).unbind(2)
         bests = tops.contiguous().view(torch.float32)
         highest = bests.amax(1)

@@ -13,6 +13,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.backends.cuda import SDPAParams, can_use_flash_attention
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -149,7 +150,15 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, segment: Segment, cache: 
             mask = mask.reshape(mask.shape[0], kv_heads, group, -1)
         out = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
         return out.reshape(rows, heads * head_size)
-    if group > 1:
+    shared = group > 1 and _shares_keys(q, k, v, segment)
+    if group > 1 and not shared:
         k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-    out = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=segment.causal, scale=scale)
+    out = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=segment.causal, scale=scale, enable_gqa=shared)
     return out.transpose(1, 2).reshape(rows * queries, heads * head_size)
+
+
+def _shares_keys(q: Tensor, k: Tensor, v: Tensor, segment: Segment) -> bool:
+    """Whether torch attends with fewer key heads than queries have, without making the rest: its flash kernels on a GPU do."""
+    if not q.is_cuda or segment.mask is not None:
+        return False
+    return can_use_flash_attention(SDPAParams(q, k, v, None, 0.0, segment.causal, True))

@@ -229,11 +229,7 @@ class Transformer(nn.Module):
         """
         if self.head is None:
             raise ValueError("an encoder has no logits")
-        parts = []
-        for states, wanted in zip(torch.split(hidden, chunk), torch.split(targets, chunk), strict=True):
-            found = self.head.log_probabilities(states, wanted, self.embedding.token.matrix, self.few_tokens, self.collective)
-            parts.append(found)
-        return torch.cat(parts)
+        return self.head.log_probabilities(hidden, targets, self.embedding.token.matrix, self.few_tokens, self.collective, chunk)
 
     def pooled(self, hidden: Tensor, batch: RaggedBatch) -> Tensor:
         """(sequences, hidden): the pooler's view of each sequence's first token. Raises ValueError without a pooler."""

@@ -16,6 +16,7 @@ from inferometer.bench.backends.llm_int8 import quantize_int8
 from inferometer.bench.backends.opening import Opening
 from inferometer.model.families import family
 from inferometer.model.spec import ModelSpec
+from inferometer.nn.batch import flat_tokens
 from inferometer.nn.export import fill_hf
 from inferometer.nn.source import CheckpointSource
 from inferometer.schedule.sampling import SamplingParams
@@ -204,7 +205,7 @@ class HFBackend:
             )
 
     def _ids(self, prompts: Prompts) -> Tensor:
-        return torch.tensor([list(row) for row in prompts], device=self.device)
+        return flat_tokens(prompts).view(len(prompts), -1).to(self.device)
 
 
 class Batch:

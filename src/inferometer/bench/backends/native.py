@@ -220,7 +220,7 @@ class NativeBackend:
     @property
     def preparations(self) -> int:
         """How much has been compiled, recorded or measured, and sizes met, in this process: what the next run finds there."""
-        made = self._tuning.measured + (0 if self._engine is None else self._engine.preparations)
+        made = self._tuning.measured + (0 if self._engine is None else self._engine.preparations) + self._llm.text_graphs.preparations
         return made + (variants() if usable(self.device) else 0)
 
     @property

@@ -13,8 +13,8 @@ from inferometer.nn.batch import prompt_batch
 @torch.inference_mode()
 def forward(llm: LLM, prompts: Prompts, loss: bool) -> float | None:
     """One pass with logits at every position; with `loss` their mean next-token cross-entropy in nats, else None, as of an encoder."""
-    model, batch = llm.model, prompt_batch(prompts, llm.device)
-    hidden = model.sweep(batch)
+    model = llm.model
+    hidden, batch = llm.text_graphs.states(prompts)
     if llm.spec.encoder:
         if llm.spec.pooler:
             model.pooled(hidden, batch)
@@ -34,11 +34,11 @@ def logits(llm: LLM, prompts: Prompts, last_only: bool) -> Tensor:
     """float32 (prompts, positions, vocabulary), of the last position alone or of all; of an encoder (prompts, positions, hidden), with
     the pooled output, where it has one, as one more position.
     """
-    model, spec, batch = llm.model, llm.spec, prompt_batch(prompts, llm.device)
+    model, spec = llm.model, llm.spec
     if not spec.encoder:
-        scores: Tensor = model(batch, logits="last" if last_only else "all")
+        scores: Tensor = model(prompt_batch(prompts, llm.device), logits="last" if last_only else "all")
         return scores.float().view(len(prompts), -1, spec.vocabulary)
-    hidden = model.sweep(batch)
+    hidden, batch = llm.text_graphs.states(prompts)
     states = hidden.view(len(prompts), -1, spec.hidden)
     pooled = [model.pooled(hidden, batch)[:, None]] if spec.pooler else []
     return torch.cat([states, *pooled], 1).float()

@@ -1,0 +1,98 @@
+"""Recorded forwards of texts give what plain ones give, whatever ran between them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from inferometer import LLM
+from inferometer.engine import text_graphs
+from inferometer.engine.text_graphs import OFTEN, TextGraphs
+from inferometer.nn.batch import prompt_batch
+from inferometer.nn.transformer import Transformer
+from tiny_models import CONFIGS, tiny_model
+
+GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+TEXTS = [[[5, 6, 7], [8, 9]], [[1, 2, 3], [4, 5]], [[3]], [[9, 9, 9], [2, 1]], [[4]], [[7]], [[5, 6, 7], [8, 9]], [[1, 2], [3, 4, 5]]]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[("cpu", "bert"), ("cpu", "llama"), *(pytest.param(("cuda", family), marks=GPU, id=f"cuda-{family}") for family in CONFIGS)],
+    ids="-".join,
+)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Transformer:
+    """A small model. On the CPU a graph calls what it was made of."""
+    device, family = request.param
+    return LLM(tiny_model(tmp_path_factory.mktemp("model"), family), dtype="float32", device=device, weights="dummy", seed=4).model
+
+
+def plain(model: Transformer, texts: list[list[int]]) -> torch.Tensor:
+    with torch.inference_mode():
+        return model.sweep(prompt_batch(texts, model.device))
+
+
+def test_texts_of_lengths_that_come_again(model: Transformer) -> None:
+    graphs = TextGraphs(model, recording=True)
+    found = [graphs.states(texts) for texts in TEXTS]
+    for texts, (hidden, batch) in zip(TEXTS, found, strict=True):  # all of them only now: none has been written over
+        assert torch.equal(hidden, plain(model, texts))
+        assert batch.query_lengths == tuple(map(len, texts))
+    assert graphs.preparations == 3 + 2  # three lists of lengths, of which two came again
+
+
+def test_the_batch_serves_the_pooler(model: Transformer) -> None:
+    if not model.spec.pooler:
+        return
+    graphs = TextGraphs(model, recording=True)
+    for texts in TEXTS[:2] + TEXTS[3:4]:
+        hidden, batch = graphs.states(texts)
+        with torch.inference_mode():
+            want = model.pooled(plain(model, texts), prompt_batch(texts, model.device))
+            assert torch.equal(model.pooled(hidden, batch), want)
+
+
+def test_only_lengths_that_come_often_take_the_place_of_others(model: Transformer) -> None:
+    graphs = TextGraphs(model, recording=True, most=2)
+    for length in (1, 1, 2, 2, 1):  # two graphs, of which that of two tokens was used longest ago
+        graphs.states([[7] * length])
+    made = graphs.preparations
+    for _ in range(OFTEN):
+        assert torch.equal(graphs.states([[3, 4, 5]])[0], plain(model, [[3, 4, 5]]))
+    assert graphs.preparations == made + 1
+    assert torch.equal(graphs.states([[6, 5, 4]])[0], plain(model, [[6, 5, 4]]))
+    assert graphs.preparations == made + 2
+    graphs.states([[8]])
+    assert graphs.preparations == made + 2  # still there
+    assert torch.equal(graphs.states([[6, 9]])[0], plain(model, [[6, 9]]))
+    assert graphs.preparations == made + 3  # met anew
+
+
+def test_what_came_once_is_not_kept_for_ever(model: Transformer) -> None:
+    graphs = TextGraphs(model, recording=True, most=1)
+    for length in (1, 2, 3, 4, 5, 1):
+        graphs.states([[7] * length])
+    assert graphs.preparations == 6  # the first was forgotten
+
+
+def test_nothing_is_recorded_where_the_device_is_the_slower_one(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_graphs, "LAYER_FLOPS", 1.0)
+    graphs = TextGraphs(model, recording=True)
+    for _ in range(3):
+        assert torch.equal(graphs.states([[7, 8]])[0], plain(model, [[7, 8]]))
+    assert graphs.preparations == 0
+
+
+def test_an_empty_text_is_refused_and_changes_nothing(model: Transformer) -> None:
+    graphs = TextGraphs(model, recording=True)
+    for _ in range(3):
+        with pytest.raises(ValueError, match="at least one query token"):
+            graphs.states([[1], []])
+    assert torch.equal(graphs.states([[7, 8]])[0], plain(model, [[7, 8]]))
+
+
+def test_the_cpu_records_nothing_by_itself(model: Transformer) -> None:
+    graphs = TextGraphs(model)
+    for _ in range(3):
+        graphs.states([[7, 8]])
+    assert graphs.preparations == (0 if model.device.type == "cpu" else 2)
