@@ -104,9 +104,8 @@ def test_gpu_rounds_as_the_reference(kind: Rounded, dtype: torch.dtype) -> None:
         x = rows_of(33, width, dtype, int.from_bytes(os.urandom(3), "big")).cuda()
         (got, scale), (want, wanted) = round_rows_triton(x, kind), round_rows_torch(x, kind)
         torch.testing.assert_close(scale, wanted, atol=0, rtol=3e-7)
-        # A division that is off by its last bit may round a tie to the other side.
-        differing = (got.float() != want.float()).float().mean()
-        assert differing < 1e-3
+        # A division that is off by its last bit may round a tie to the other side: of few numbers a few.
+        assert (got.float() != want.float()).sum() <= max(4, x.numel() // 1000)
 
 
 @pytest.mark.gpu

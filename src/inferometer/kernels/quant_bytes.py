@@ -36,14 +36,13 @@ def split_rows(
         # The kernel before may still write x.
         tl.extra.cuda.gdc_wait()
     a = part_of_row(x + m * x_row, k, real, m < rows, factor, shift, epsilon, inputs, width, normed).to(tl.float32)
-    upper, lower, rest, worth = eight_bits(a, kind, numbers, assembled)
+    upper, lower, rest, worth = eight_bits(a, kind, numbers, assembled, False)
     at = bytes_of + m * padded + k
     tl.store(at, upper)
     if numbers > 1:
         tl.store(at + members * padded, lower)
     if numbers > 2:
         tl.store(at + 2 * members * padded, rest)
-    # One block a program: of four at once e4m3 came out wrong (Triton 3.6, H200).
     tl.store(worths + number * members + m + tl.arange(0, 1), worth)
 
 
@@ -110,7 +109,7 @@ def quant_bytes_product(
                 a = tl.load(states + base, mask=(m < rows)[:, None], other=0)
             else:
                 a = tl.load(states + base, mask=(m < rows)[:, None] & (base + k < inputs)[None, :], other=0)
-            upper, lower, rest, worth = eight_bits(a.to(tl.float32), kind, numbers, assembled)
+            upper, lower, rest, worth = eight_bits(a.to(tl.float32), kind, numbers, assembled, True)
         if kind == "fp8":
             sums = tl.dot(w, tl.trans(upper), out_dtype=tl.float32)
             if numbers > 1:
@@ -130,10 +129,13 @@ def quant_bytes_product(
 
 
 @kernel()
-def eight_bits(a: Any, kind: constexpr, numbers: constexpr, assembled: constexpr) -> Any:
-    """float32 (rows, inputs) -> its upper, lower and rest of 8 bits, of which `numbers` count, and float32 (rows,) worth."""
+def eight_bits(a: Any, kind: constexpr, numbers: constexpr, assembled: constexpr, back: constexpr) -> Any:
+    """float32 (rows, inputs) -> its upper, lower and rest of 8 bits, of which `numbers` count, and float32 (rows,) worth.
+
+    back: whether e4m3 may be converted back, see `rounded`.
+    """
     if kind == "fp8":
-        upper, lower, rest, worth = floats_of(a, numbers, assembled)
+        upper, lower, rest, worth = floats_of(a, numbers, assembled, back)
     elif numbers > 1:
         upper, lower, worth = two_bytes(a)
         rest = lower
@@ -181,7 +183,7 @@ def one_byte(a: Any) -> Any:
 
 
 @kernel()
-def floats_of(a: Any, numbers: constexpr, assembled: constexpr) -> Any:
+def floats_of(a: Any, numbers: constexpr, assembled: constexpr, back: constexpr) -> Any:
     """float32 (rows, inputs) -> e4m3 upper, lower and rest, float32 (rows,) worth: a = (upper + lower / 8 + rest / 64) * worth.
 
     One number of 4 bits is a rounded activation; two hold the 8 of bfloat16; three are for the 11 of float16. What is below 2^-15 of the
@@ -194,11 +196,23 @@ def floats_of(a: Any, numbers: constexpr, assembled: constexpr) -> Any:
     upper = e4m3(scaled, assembled)
     lower, rest = upper, upper
     if numbers > 1:
-        left = (scaled - upper.to(tl.float32)) * 8.0
+        left = (scaled - (upper.to(tl.float32) if back else rounded(scaled))) * 8.0
         lower = e4m3(left, assembled)
     if numbers > 2:
-        rest = e4m3((left - lower.to(tl.float32)) * 8.0, assembled)
+        rest = e4m3((left - (lower.to(tl.float32) if back else rounded(left))) * 8.0, assembled)
     return upper, lower, rest, worth
+
+
+@kernel()
+def rounded(value: Any) -> Any:
+    """float32 of the e4m3 number nearest to a float32 of at most 448, of two equally near ones the even one.
+
+    Not the conversion back: Triton 3.6 makes other numbers of e4m3 in a program of one warp than they stand for (H200).
+    """
+    bits = value.to(tl.int32, bitcast=True)
+    normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) & -0x100000).to(tl.float32, bitcast=True)
+    # Below 2^-6 numbers are multiples of 2^-9, as those around 1.5 * 2^14 are.
+    return tl.where(tl.abs(value) < 0.015625, (value + 24576.0) - 24576.0, normal)
 
 
 @kernel()

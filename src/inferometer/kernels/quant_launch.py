@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from inferometer.kernels.quant_weight import Kind, QuantWeight
-from inferometer.kernels.skinny_launch import MOST_ROWS, Tiling
+from inferometer.kernels.skinny_launch import MOST_ROWS, Tiling, members
 from inferometer.kernels.support import capability, power_of_two
 
 WORD_INPUTS: dict[Kind, int] = {"int8": 4, "int4": 8, "fp8": 4}
@@ -60,6 +60,8 @@ READIED_GROUPS = 64, 128
 """Inputs of a group that such a launch serves: four threads read them, whole words each, and an iteration has four groups at most."""
 IN_BYTES = (9, 0), (10, 0)
 """Capabilities from the first on and before the second have matrix instructions that read bytes where they were copied to."""
+SHARED_BYTES = 227 * 1024
+"""Of a processor of those capabilities, for one program."""
 SPAN_WORDS = 16
 """Words of a row that four threads read at a time. The inputs of an iteration are two spans: a cache line of each row. Many rows of
 int4's two spans would leave no room."""
@@ -90,7 +92,8 @@ def quant_candidates(rows: int, weight: QuantWeight) -> tuple[Tiling, ...]:
         ordered = list(_readied(READIED_NIBBLES, in_bytes=False)) if readied and in_groups(weight) else []
         few = [*ordered, few[0]] if first and ordered else [*few, *ordered]
     elif padded <= MOST_ROWS and hopper:
-        split = list(_readied(READIED_BYTES, in_bytes=True)) if readied else []
+        readied = readied and may_be_readied(weight)
+        split = [each for each in _readied(READIED_BYTES, in_bytes=True) if readied and _has_room(each, padded, weight)]
         in_bytes = [Tiling(*sizes, early=True, in_bytes=True) for sizes in BYTES]
         wide = weight.activations == "wide" and weight.outputs > weight.inputs
         # Of the others none was ever chosen for so many rows there, and each takes seconds to try.
@@ -110,6 +113,19 @@ def _whole_table(weight: QuantWeight) -> dict[int, tuple[tuple[int, int, int, in
 def _readied(table: tuple[tuple[int, int, int, int, int], ...], *, in_bytes: bool) -> Iterator[Tiling]:
     for outputs, block, warps, stages, programs in table:
         yield Tiling(outputs, block, warps, stages, programs, early=True, in_bytes=in_bytes, readied=True)
+
+
+def may_be_readied(weight: QuantWeight) -> bool:
+    """Whether a launch of their own may put rows in bytes. Not in several e4m3 numbers each: those that such a launch had left on an H200
+    were wrong, and what mends it (`quant_bytes.rounded`) has run on no card."""
+    return weight.kind != "fp8" or weight.activations == "fp8"
+
+
+def _has_room(launch: Tiling, rows: int, weight: QuantWeight) -> bool:
+    """Whether what a launch fetches ahead fits into a processor: the weight's bytes, and of each input of a row all numbers that may stand
+    for it."""
+    numbers = 1 if weight.activations == weight.kind else 3 if weight.kind == "fp8" else 2
+    return launch.stages * launch.block * (launch.outputs + numbers * members(rows)) <= SHARED_BYTES
 
 
 def in_groups(weight: QuantWeight) -> bool:

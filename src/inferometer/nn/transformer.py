@@ -221,14 +221,16 @@ class Transformer(nn.Module):
             raise ValueError("an encoder has no logits")
         self.head.choose(hidden, self.embedding.token.matrix, places, room, norm, self.few_tokens, self.collective)
 
-    def log_probabilities(self, hidden: Tensor, targets: Tensor, *, chunk: int = 256) -> Tensor:
+    def log_probabilities(self, hidden: Tensor, targets: Tensor, *, chunk: int | None = None) -> Tensor:
         """float32 (rows,): log-probability of int64 `targets` (rows,) after each hidden state.
 
-        `chunk` rows of logits exist at a time, so that a long prompt needs no (tokens, vocabulary) matrix. Raises ValueError for an
-        encoder.
+        `chunk` rows of logits exist at a time, so that a long prompt needs no (tokens, vocabulary) matrix; None for as many as the device
+        computes while the next are launched. Raises ValueError for an encoder.
         """
         if self.head is None:
             raise ValueError("an encoder has no logits")
+        if chunk is None:
+            chunk = 256 if self.device.type == "cpu" else 1024
         return self.head.log_probabilities(hidden, targets, self.embedding.token.matrix, self.few_tokens, self.collective, chunk)
 
     def pooled(self, hidden: Tensor, batch: RaggedBatch) -> Tensor:
