@@ -93,12 +93,13 @@ def test_a_layers_largest_moment_by_hand() -> None:
 def test_logits_by_the_path_of_the_loss() -> None:
     opt, llama, formats = _spec("opt-1.3b"), _spec("clm-60m"), Formats()
     asked = Workload(batch=2, length=3, loss=True)
-    assert logit_bytes(opt, formats, FORWARD, asked) == 2 * 6 * opt.vocabulary * 2
-    assert logit_bytes(opt, formats, HF, asked) == 10 * 6 * opt.vocabulary
-    assert logit_bytes(llama, formats, FORWARD, asked) == 4 * 6 * llama.vocabulary * 2
-    assert logit_bytes(opt, formats, FORWARD, replace(asked, loss=False)) == 6 * opt.vocabulary * 2
-    assert logit_bytes(opt, formats, NATIVE, Workload(batch=16, length=1024, loss=True)) == 256 * opt.vocabulary * 10
-    assert logit_bytes(_spec("bert-base"), formats, NATIVE, asked) == 0
+    assert logit_bytes(opt, formats, FORWARD, asked, cpu=False) == 2 * 6 * opt.vocabulary * 2
+    assert logit_bytes(opt, formats, HF, asked, cpu=False) == 10 * 6 * opt.vocabulary
+    assert logit_bytes(llama, formats, FORWARD, asked, cpu=False) == 4 * 6 * llama.vocabulary * 2
+    assert logit_bytes(opt, formats, FORWARD, replace(asked, loss=False), cpu=False) == 6 * opt.vocabulary * 2
+    assert logit_bytes(opt, formats, NATIVE, Workload(batch=16, length=1024, loss=True), cpu=False) == 2 * 1024 * opt.vocabulary * 2
+    assert logit_bytes(opt, formats, NATIVE, Workload(batch=16, length=1024, loss=True), cpu=True) == 256 * opt.vocabulary * 10
+    assert logit_bytes(_spec("bert-base"), formats, NATIVE, asked, cpu=False) == 0
 
 
 def test_scores_go_through_memory_only_where_attention_is_not_fused() -> None:

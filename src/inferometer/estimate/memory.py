@@ -22,8 +22,9 @@ from inferometer.model.spec import Alibi, ModelSpec, Rotary
 GPU_CONTEXT_BYTES = 512 << 20
 # The same for the interpreter and torch's libraries on a CPU.
 CPU_PROCESS_BYTES = 400 << 20
-# Slices in which a chunked loss or log-probability meets its logits (nn.transformer.Transformer.log_probabilities).
-_LOSS_CHUNK = 256
+# Slices in which a chunked loss or log-probability meets its logits (nn.transformer.Transformer.log_probabilities); on a GPU a slice
+# stands beside the one before it, in 16 bits alone.
+_LOSS_CHUNK, _LOSS_CHUNK_CPU = 1024, 256
 _FLOAT = 4
 _BLOCK_BYTES = 512
 # NCCL's channels and what engines keep for their own all-reduces, where several devices work.
@@ -72,7 +73,7 @@ def memory(spec: ModelSpec, formats: Formats, stack: Stack, workload: Workload, 
         rounding=rounding_bytes(spec, formats),
         kv=_held_kv(spec, kv_bytes(spec, formats, stack, workload, layout), workload),
         activations=activation_bytes(spec, formats, stack, workload, cpu=cpu),
-        logits=logit_bytes(spec, formats, stack, workload) + _gathered_logits(spec, formats, workload, layout),
+        logits=logit_bytes(spec, formats, stack, workload, cpu=cpu) + _gathered_logits(spec, formats, workload, layout),
         context=CPU_PROCESS_BYTES if cpu else GPU_CONTEXT_BYTES,
         workspace=0 if cpu else round(stack.workspace_bytes),
         communication=COMMUNICATION_BYTES if layout.devices > 1 and not cpu else 0,
@@ -161,7 +162,7 @@ def activation_bytes(spec: ModelSpec, formats: Formats, stack: Stack, workload: 
     return layer
 
 
-def logit_bytes(spec: ModelSpec, formats: Formats, stack: Stack, workload: Workload) -> int:
+def logit_bytes(spec: ModelSpec, formats: Formats, stack: Stack, workload: Workload, *, cpu: bool) -> int:
     """Logits and what is made of them: log-probabilities for the sampler or the loss."""
     if spec.encoder:
         return 0
@@ -173,7 +174,9 @@ def logit_bytes(spec: ModelSpec, formats: Formats, stack: Stack, workload: Workl
     if not workload.loss:
         return tokens * spec.vocabulary * item
     if stack.loss == "chunked":
-        return min(tokens, _LOSS_CHUNK) * spec.vocabulary * (item + 2 * _FLOAT)
+        if cpu:
+            return min(tokens, _LOSS_CHUNK_CPU) * spec.vocabulary * (item + 2 * _FLOAT)
+        return min(tokens, 2 * _LOSS_CHUNK) * spec.vocabulary * item
     if stack.loss == "widened":
         return tokens * spec.vocabulary * (item + 2 * _FLOAT)
     # Logits of all positions and one more matrix like them: log-probabilities, or a shifted copy.

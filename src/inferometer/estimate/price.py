@@ -157,6 +157,12 @@ class Pricing:
             return 0.0
         return self.stack.kernel_s * (self.stack.lone_share if step.tokens == 1 else 1.0)
 
+    def _records_texts(self, step: Step) -> bool:
+        """Whether a pass over whole texts, without a cache, is a recorded graph."""
+        if step.cached or not self.stack.text_s or self.devices > 1:
+            return False
+        return 2 * step.tokens * self._layer_weights <= self.stack.recorded_layer_flops
+
     def _records(self, step: Step) -> bool:
         """Whether a step with prompts is a recorded graph."""
         prompts = [share for share in step.shares if share.queries > 1 or not share.before]
@@ -166,6 +172,8 @@ class Pricing:
 
     def _host_s(self, launches: int, step: Step, decodes: bool) -> float:
         if (self.stack.recorded and decodes) or self.stack.recorded_prefill:
+            return 0.0
+        if self._records_texts(step):
             return 0.0
         if self._records(step):
             return launches * self.stack.replayed_s
@@ -183,6 +191,8 @@ class Pricing:
         """What the host does once the device has ended."""
         prompts = sum(share.count * share.queries for share in step.shares if share.queries > 1)
         seconds = self.stack.step_s + self.stack.sequence_s * step.sequences + self.stack.prompt_token_s * prompts
+        if self.machine.asynchronous and self._records_texts(step):
+            seconds += self.stack.text_s + self.stack.text_token_s * step.tokens
         if step.cached and not self.machine.asynchronous:
             seconds += self.stack.unhidden_s + self.stack.unhidden_sequence_s * step.sequences
         return seconds
