@@ -233,6 +233,13 @@ def test_bitsandbytes_is_int8_of_this_engine_and_the_library_elsewhere() -> None
     assert library.decode_token_ms is not None
     assert engine.decode_token_ms is not None
     assert library.decode_token_ms > 5 * engine.decode_token_ms
+    # Which is the only int8 that transformers has; other stacks' is their own, and fast.
+    same = _estimate("opt-6.7b", "h200", stack="hf-eager", quantize="int8")
+    assert (same.predicted, same.memory, same.request.quantize) == (library.predicted, library.memory, "bitsandbytes")
+    assert same.verify.endswith(" --quantize bitsandbytes")
+    others = _estimate("opt-6.7b", "h200", stack="vllm", quantize="int8")
+    assert others.decode_token_ms is not None
+    assert library.decode_token_ms > 4 * others.decode_token_ms
 
 
 def test_an_estimate_is_a_few_milliseconds_of_work() -> None:

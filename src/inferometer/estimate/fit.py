@@ -9,7 +9,7 @@ from inferometer.errors import UserError
 from inferometer.estimate.largest import largest_batch, largest_context
 from inferometer.estimate.memory import Memory, is_cpu, memory
 from inferometer.estimate.request import Request
-from inferometer.model.formats import Formats, weight_format
+from inferometer.model.formats import Formats
 from inferometer.model.shard import check_shards
 
 _SMALLER_WEIGHTS = ("int8", "int4-g64")
@@ -73,7 +73,7 @@ def _flags(request: Request, quantize: str | None, shards: int) -> str | None:
     except UserError:
         return None
     kept = request.formats
-    weights = kept.weights if quantize is None else weight_format(quantize, kept.dtype)
+    weights = kept.weights if quantize is None else request.stack.weights(quantize, kept.dtype)
     formats: Formats = replace(kept, weights=weights, shards=shards)
     largest = largest_batch(request.spec, formats, request.stack, request.workload, request.device)
     if largest == 0:

@@ -19,7 +19,7 @@ from inferometer.hardware.catalogue import find_device, slugs
 from inferometer.hardware.device import DeviceSpec
 from inferometer.hardware.links import Link, host_link, link_between
 from inferometer.model.description import ModelDescription, describe
-from inferometer.model.formats import COMPUTE_DTYPES, DTYPE_ALIASES, Formats, WeightFormat, kv_format, weight_format
+from inferometer.model.formats import COMPUTE_DTYPES, DTYPE_ALIASES, Formats, WeightFormat, kv_format
 from inferometer.model.offload import NOWHERE_ELSE, Offload, read_offload
 from inferometer.model.outline import read_outline
 from inferometer.model.quantisation import read_quantisation, resolve_quantize
@@ -219,25 +219,15 @@ def _spec(model: str | ModelSpec | ModelDescription | None) -> tuple[ModelSpec, 
     return found.spec, found.config
 
 
-def _of_stack(quantize: str | None, stack: Stack) -> str | None:
-    # The engine takes the name and rounds to int8 itself; elsewhere it is the library of that name, whose products are far slower.
-    return "int8" if quantize == "bitsandbytes" and stack.name == "native" else quantize
-
-
 def _weights(quantize: str | None, stack: Stack, dtype: str, config: Mapping[str, Any], spec: ModelSpec) -> WeightFormat | None:
     """The format of the weights: that asked for, or that of the checkpoint. Raises UserError where both are there and differ."""
-    name = _of_stack(quantize, stack)
     try:
         stored = read_quantisation(config, spec.name)
     except ModelError:  # a checkpoint in a way that is not run here is estimated by what is asked for
         stored = None
     if stored is not None:
-        return resolve_quantize(name, stored)
-    if name is None:
-        return None
-    form = weight_format(name, dtype)
-    # A head in 8 bits is this engine's own way.
-    return form if stack.name == "native" else replace(form, head="kept")
+        return resolve_quantize(quantize, stored)
+    return None if quantize is None else stack.weights(quantize, dtype)
 
 
 def _check_length(spec: ModelSpec, length: int, generated: int) -> None:
