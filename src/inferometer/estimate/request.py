@@ -22,7 +22,7 @@ from inferometer.model.description import ModelDescription, describe
 from inferometer.model.formats import COMPUTE_DTYPES, DTYPE_ALIASES, Formats, WeightFormat, kv_format
 from inferometer.model.offload import NOWHERE_ELSE, Offload, read_offload
 from inferometer.model.outline import read_outline
-from inferometer.model.quantisation import read_quantisation, resolve_quantize
+from inferometer.model.quantisation import Quantisation, read_quantisation, resolve_quantize
 from inferometer.model.shard import check_shards
 from inferometer.model.spec import ModelSpec
 from inferometer.schedule.groups import GROUP_SIZE
@@ -34,7 +34,8 @@ class Request:
 
     `gpus` is what the machine has, of which `layout.devices` work; `link` joins those, None for one. order: that of the groups, of
     `workload.group` sequences, that the batch runs in; None for one batch. num_groups: most of them in flight, None for all. offload: what
-    lives on the host. mixed_tokens: prompt tokens beside which a decode step is priced too.
+    lives on the host. mixed_tokens: prompt tokens beside which a decode step is priced too. named: what a command line calls the model.
+    stored: whether the checkpoint is in that format of weights already.
     """
 
     spec: ModelSpec
@@ -50,6 +51,8 @@ class Request:
     num_groups: int | None = None
     offload: Offload = NOWHERE_ELSE
     mixed_tokens: int | None = None
+    named: str
+    stored: bool = False
 
     @property
     def quantize(self) -> str | None:
@@ -82,7 +85,7 @@ def resolve(
     calibration: Calibration | Literal["auto"] | None,
 ) -> Request:
     """The checked request. Raises UserError, one line, naming the flag that is wrong or contradicts another, and the remedy."""
-    spec, config = _spec(model)
+    spec, config, named = _spec(model)
     found = find_device(device) if isinstance(device, str) else device
     chosen = find_stack(stack)
     for flag, value in (("batch-size", batch_size), ("sequence-length", sequence_length), ("tensor-parallel", tensor_parallel)):
@@ -115,6 +118,7 @@ def resolve(
         found = replace(found, memory_bytes=found.memory_bytes // gpus, visible_memory_bytes=None)
     name = resolve_dtype(dtype, found, config)
     cache = kv_format(kv_dtype)
+    stored = _stored(config, spec)
     shards = layout.devices if layout.parallel == "tensor" else 1
     check_shards(spec, shards)
     if link is not None and joined is not None:
@@ -136,7 +140,7 @@ def resolve(
         link=joined or (link_between(found, layout.devices, link) if layout.devices > 1 else None),
         formats=Formats(
             dtype=name,
-            weights=_weights(quantize, chosen, name, config, spec),
+            weights=_weights(quantize, chosen, name, stored),
             kv_dtype=cache,
             shards=shards,
         ),
@@ -156,6 +160,8 @@ def resolve(
         num_groups=num_groups,
         offload=elsewhere,
         mixed_tokens=mixed_tokens,
+        named=named,
+        stored=stored is not None,
     )
 
 
@@ -212,19 +218,24 @@ def _multiplies(device: DeviceSpec, dtype: str) -> bool:
     return any(known == dtype for known in (*device.tensor.known(), *device.vector.known()))
 
 
-def _spec(model: str | ModelSpec | ModelDescription | None) -> tuple[ModelSpec, Mapping[str, Any]]:
+def _spec(model: str | ModelSpec | ModelDescription | None) -> tuple[ModelSpec, Mapping[str, Any], str]:
     if isinstance(model, ModelSpec):
-        return model, {}
+        return model, {}, model.name
     found = model if isinstance(model, ModelDescription) else describe(model, config_only=True, read=read_outline)
-    return found.spec, found.config
+    # A preset and what the Hub has are found again by their names, a folder or file where it lies.
+    lies = found.path if found.hub_id is None else None
+    return found.spec, found.config, found.name if lies is None else str(lies)
 
 
-def _weights(quantize: str | None, stack: Stack, dtype: str, config: Mapping[str, Any], spec: ModelSpec) -> WeightFormat | None:
-    """The format of the weights: that asked for, or that of the checkpoint. Raises UserError where both are there and differ."""
+def _stored(config: Mapping[str, Any], spec: ModelSpec) -> Quantisation | None:
     try:
-        stored = read_quantisation(config, spec.name)
+        return read_quantisation(config, spec.name)
     except ModelError:  # a checkpoint in a way that is not run here is estimated by what is asked for
-        stored = None
+        return None
+
+
+def _weights(quantize: str | None, stack: Stack, dtype: str, stored: Quantisation | None) -> WeightFormat | None:
+    """The format of the weights: that asked for, or that of the checkpoint. Raises UserError where both are there and differ."""
     if stored is not None:
         return resolve_quantize(quantize, stored)
     return None if quantize is None else stack.weights(quantize, dtype)

@@ -75,7 +75,8 @@ class Stack:
     - sweep_tokens: most tokens of one pass through the layers while it generates, None for no limit.
     - formats: which format it means by a name, where that is another's here. int8_head: a head in 8 bits where the format has one; else it
       stays as it is. Neither is taken over from the stack that it is `like`.
-    - verify: the command that measures it, with {model}, {batch}, {prompt}, {new}, {dtype} and {gpus} to be filled in.
+    - verify: the command that measures it, with {model} (or its file's name, {gguf}), {batch}, {prompt}, {new},
+      {dtype} and {gpus} to be filled in.
     """
 
     name: str
