@@ -199,8 +199,15 @@ def test_ranks_on_a_cpu_are_priced_by_the_sums_that_were_measured() -> None:
     assert step.cost.kinds["gemm"] == pytest.approx(alone.phases["decode_token_ms"].cost.kinds["gemm"], rel=0.05)
     assert step.bound.ms == pytest.approx(alone.phases["decode_token_ms"].bound.ms, rel=0.05)
     assert shared.request.device.memory_bytes == alone.request.device.memory_bytes // 2
-    with pytest.raises(UserError, match="measured from 2 to 4"):
+    with pytest.raises(UserError, match=r"--tensor-parallel 8: .* use one from 2 to 4, which were measured"):
         _estimate(device="cpu", calibration=RANKS_ON_CPU, tensor_parallel=8)
+    with pytest.raises(UserError, match=r"--tensor-parallel 2: .* `inferometer devices --calibrate --device cpu`"):
+        _estimate(device="cpu", calibration=None, tensor_parallel=2)
+    # What no calibration would make possible, none is advised for.
+    with pytest.raises(UserError, match="--parallel layers: ranks on a CPU cut every layer; leave it out, or name a GPU with --device"):
+        _estimate(device="cpu", calibration=RANKS_ON_CPU, gpus=2, parallel="layers")
+    with pytest.raises(UserError, match="--gpus 4: cpu is one device; leave it out, or name a GPU with --device"):
+        _estimate(device="cpu", calibration=RANKS_ON_CPU, gpus=4, tensor_parallel=2)
     with pytest.raises(UserError, match="--link nvlink4: ranks on a CPU have none"):
         _estimate(device="cpu", calibration=RANKS_ON_CPU, tensor_parallel=2, link="nvlink4")
 

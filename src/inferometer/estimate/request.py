@@ -10,7 +10,7 @@ from typing import Any, Literal, cast, get_args
 from inferometer.errors import ModelError, UserError
 from inferometer.estimate.groups import Order
 from inferometer.estimate.layout import PARALLELS, Layout
-from inferometer.estimate.limits import rank_link
+from inferometer.estimate.limits import joining
 from inferometer.estimate.memory import is_cpu
 from inferometer.estimate.stack import Stack, find_stack
 from inferometer.estimate.workload import Workload
@@ -104,25 +104,18 @@ def resolve(
     gpus = layout.devices if gpus is None else gpus
     if layout.devices > gpus:
         raise UserError(f"--tensor-parallel {layout.devices} needs as many GPUs, and --gpus is {gpus}")
+    shards = layout.devices if layout.parallel == "tensor" else 1
+    check_shards(spec, shards)
     measured = _measured(found) if calibration == "auto" else calibration
-    joined = None
+    if is_cpu(found) and gpus > layout.devices:
+        raise UserError(f"--gpus {gpus}: cpu is one device; leave it out, or name a GPU with --device")
+    joined = joining(found, measured, layout, link)
     if is_cpu(found) and gpus > 1:
-        joined = rank_link(measured, gpus) if layout.parallel == "tensor" and layout.devices == gpus else None
-        if joined is None:
-            known = measured.sums_s if measured is not None else ()
-            remedy = "or measure what its ranks add up with `inferometer devices --calibrate --device cpu`"
-            if known:
-                remedy = f"its ranks were measured from {min(known)} to {max(known)}"
-            raise UserError(f"--gpus {gpus}: cpu is one device; name a GPU with --device; {remedy}")
         # Ranks on a CPU have its memory together.
         found = replace(found, memory_bytes=found.memory_bytes // gpus, visible_memory_bytes=None)
     name = resolve_dtype(dtype, found, config)
     cache = kv_format(kv_dtype)
     stored = _stored(config, spec)
-    shards = layout.devices if layout.parallel == "tensor" else 1
-    check_shards(spec, shards)
-    if link is not None and joined is not None:
-        raise UserError(f"--link {link}: ranks on a CPU have none; leave it out")
     if link is not None and layout.devices == 1:
         link_between(found, max(gpus, 2), link)  # nothing crosses it, but a name that is wrong is still refused
     elsewhere = _offload(offload, found)
@@ -137,7 +130,7 @@ def resolve(
         spec=spec,
         device=found,
         gpus=gpus,
-        link=joined or (link_between(found, layout.devices, link) if layout.devices > 1 else None),
+        link=joined,
         formats=Formats(
             dtype=name,
             weights=_weights(quantize, chosen, name, stored),
