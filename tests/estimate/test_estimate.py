@@ -118,6 +118,46 @@ def test_remedies_make_it_fit(model: str, device: str, changes: dict[str, object
     assert _estimate(model, device, **(changes | asked)).fits
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"admission": "diagonal", "group_size": 8, "num_groups": 2},
+        {"admission": "zigzag", "group_size": 8, "num_groups": 4},
+        {"admission": "row", "group_size": 8},
+        {"admission": "diagonal", "group_size": 8},
+        {"admission": "zigzag", "group_size": 8, "decode_length": 1},
+        {"offload": "weights:0.5"},
+        {"offload": "pages"},
+        {},
+    ],
+)
+def test_what_fits_is_one_of_those_batches_that_do(changes: dict[str, object]) -> None:
+    """In groups a batch takes what those in flight take, for the verdict as for the most that there is room for."""
+    for batch in (1, 64, 512):
+        found = _estimate("opt-6.7b", "l4", **({"batch_size": batch} | changes))
+        assert found.fits == (found.largest_batch is None or batch <= found.largest_batch)
+        assert found.fits == (found.largest_context is None or found.request.workload.length <= found.largest_context)
+        if found.largest_batch:
+            edge = _estimate("opt-6.7b", "l4", **({"batch_size": found.largest_batch} | changes))
+            assert edge.fits
+    alone = _estimate("opt-6.7b", "l4", batch_size=8)
+    if changes.get("admission") == "row":
+        assert _estimate("opt-6.7b", "l4", **({"batch_size": 512} | changes)).memory == alone.memory
+
+
+def test_devices_that_share_layers_are_advised_more_devices_and_weights_on_the_host_none() -> None:
+    shared = {"quantize": "int8", "parallel": "layers"}
+    found = _estimate("llama-2-70b", "l4", gpus=2, **shared)
+    assert found.remedy == "--gpus 4"
+    assert _estimate("llama-2-70b", "l4", gpus=4, **shared).fits
+    # Half of the layers in 4 bits fit, all of them would not.
+    assert _estimate("llama-2-70b", "l4", gpus=2, parallel="layers").remedy == "--quantize int4-g64"
+    assert _estimate("llama-2-70b", "l4", gpus=2, parallel="layers", quantize="int4-g64").fits
+    hosted = _estimate("opt-175b", "l4", offload="weights:0.1")
+    assert not hosted.fits
+    assert "--tensor-parallel" not in (hosted.remedy or "")
+
+
 def test_nothing_helps_a_model_that_no_machine_of_such_cards_holds() -> None:
     found = _estimate("opt-175b", "rtx-2080-ti")
     assert not found.fits
