@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from inferometer.bench.backends.entries import ENTRIES
+from inferometer.cli import verification
 from inferometer.cli.main import main
+from inferometer.hardware.detect import Machine
+from inferometer.hardware.host import Host
 
 
 @pytest.fixture(autouse=True)
@@ -116,6 +119,19 @@ def test_a_case_that_bench_refuses_has_its_reason_in_place_of_a_command(
     found = json.loads(capsys.readouterr().out)
     assert found["verify"] is None
     assert found["unmeasured"].startswith(reason)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_processor_without_such_instructions_has_no_command_of_bench(
+    dtype: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = Machine(host=Host(model="Plain", vendor="Nobody", cores=2, flags=("avx2",), memory_bytes=None, cache_bytes=None), gpus=())
+    monkeypatch.setattr(verification, "detect", lambda: plain)
+    asked = ["estimate", "opt-125m", "--device", "cpu", "--dtype"]
+    assert main([*asked, dtype]) == 0
+    assert f"case: --dtype {dtype}: this CPU has no {dtype} matrix instructions; use --dtype float32" in capsys.readouterr().out
+    assert main([*asked, "float32"]) == 0
+    assert "\nverify: inferometer bench opt-125m " in capsys.readouterr().out
 
 
 def test_a_model_that_is_not_run_has_no_command_of_bench(capsys: pytest.CaptureFixture[str]) -> None:

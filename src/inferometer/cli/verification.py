@@ -10,6 +10,7 @@ from inferometer.cli.parser import Parser
 from inferometer.errors import UserError
 from inferometer.estimate.answer import Estimate
 from inferometer.estimate.memory import is_cpu
+from inferometer.hardware.detect import detect
 
 _BENCH: Final = "inferometer bench "
 
@@ -24,6 +25,10 @@ def unmeasured(found: Estimate) -> str | None:
         return None
     if asked.spec.unrun is not None:
         return f"{asked.spec.name} is estimated only: {asked.spec.unrun} cannot be run"
+    host, dtype = detect().host, asked.formats.dtype
+    multiplies = {"float32": True, "float16": host.multiplies_float16, "bfloat16": host.multiplies_bfloat16}
+    if is_cpu(asked.device) and not multiplies[dtype]:
+        return f"--dtype {dtype}: this CPU has no {dtype} matrix instructions; use --dtype float32"
     if asked.layout.devices > 1 and asked.layout.parallel != "tensor":
         return f"--parallel {asked.layout.parallel} is estimated only: GPUs share a model by --tensor-parallel"
     parser = Parser(prog=_BENCH.strip())

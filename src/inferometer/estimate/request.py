@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Literal, cast, get_args
+from typing import Any, Final, Literal, cast, get_args
 
 from inferometer.errors import ModelError, UserError
 from inferometer.estimate.groups import Order
@@ -26,6 +26,9 @@ from inferometer.model.quantisation import Quantisation, read_quantisation, reso
 from inferometer.model.shard import check_shards
 from inferometer.model.spec import ModelSpec
 from inferometer.schedule.groups import GROUP_SIZE
+
+_MOST: Final = 10**24
+"""Of any number that is asked for: products of much larger ones are none that floating point has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,9 +94,17 @@ def resolve(
     for flag, value in (("batch-size", batch_size), ("sequence-length", sequence_length), ("tensor-parallel", tensor_parallel)):
         if not isinstance(value, int) or value < 1:
             raise UserError(f"--{flag} must be at least 1, not {value!r}")
+    numbers = {"batch-size": batch_size, "sequence-length": sequence_length, "decode-length": decode_length, "mixed-tokens": mixed_tokens}
+    numbers |= {"tensor-parallel": tensor_parallel, "gpus": gpus, "group-size": group_size, "num-groups": num_groups}
+    for flag, number in numbers.items():
+        if number is not None and number > _MOST:
+            raise UserError(f"--{flag}: no more than 10^24 is estimated; use a smaller number")
+    for flag, given in (("loss", loss), ("mixed-tokens", mixed_tokens), ("admission", admission not in (None, "continuous"))):
+        if given and spec.encoder:
+            raise UserError(f"--{flag} is for decoders, and {spec.name} is an encoder; leave it out")
     forward_only = forward_only or spec.encoder
-    if loss and (spec.encoder or not forward_only):
-        raise UserError(f"--loss goes with --forward-only{' of a decoder, and ' + spec.name + ' is an encoder' if spec.encoder else ''}")
+    if loss and not forward_only:
+        raise UserError("--loss goes with --forward-only; add that, or leave it out")
     if not forward_only and not chosen.counts_host:
         raise UserError(f"--stack {chosen.name} is for a single forward: add --forward-only, or use --stack native or hf-eager")
     generated = 0 if forward_only else (1 if decode_length is None else decode_length)
@@ -122,8 +133,8 @@ def resolve(
     if shards > 1 and (elsewhere.weights or elsewhere.pages):
         raise UserError(f"--offload is for one device, and --tensor-parallel is {shards}; leave one of them out")
     order = _order(admission, group_size, forward_only)
-    if num_groups is not None and (order is None or num_groups < 1):
-        raise UserError("--num-groups goes with --admission zigzag or diagonal, and is at least 1")
+    if num_groups is not None and (order is None or num_groups < 1 or (order == "row" and num_groups > 1)):
+        raise UserError("--num-groups goes with --admission zigzag or diagonal, and is at least 1; in row order it is 1")
     if mixed_tokens is not None and (forward_only or mixed_tokens < 1):
         raise UserError("--mixed-tokens is a number of prompt tokens beside a decode step: at least 1, and not with --forward-only")
     return Request(
@@ -183,7 +194,7 @@ def _offload(offload: str | None, device: DeviceSpec) -> Offload:
     """What `--offload` names, and that there is a link for it."""
     asked = read_offload(offload)
     if asked.name is not None and host_link(device) is None:
-        raise UserError(f"--offload {offload}: {device.slug} has no link to its host over which weights could come")
+        raise UserError(f"--offload {offload}: {device.slug} has no link to its host over which weights could come; leave it out")
     return asked
 
 
