@@ -132,6 +132,13 @@ def test_the_largest_batch_fits_and_the_next_does_not(name: str, slug: str, stac
     assert not fits(replace(asked, batch=largest + 1))
 
 
+@given(st.integers(1, 90), st.integers(1, 90), st.integers(1, 40), st.sampled_from([1, 3, 16]), st.integers(1, 9))
+def test_groups_of_consecutive_ages_hold_whole_pages_each(length: int, generated: int, groups: int, page: int, size: int) -> None:
+    asked = Workload(batch=groups * size, length=length, generated=generated, group=size, staggered=groups)
+    oldest = range(max(0, generated - groups), generated)
+    assert asked.held_tokens(page, None) == size * sum(-(-(length + age) // page) * page for age in oldest)
+
+
 @pytest.mark.parametrize("shards", [2, 4, 8])
 def test_shards_divide_what_each_device_holds(shards: int) -> None:
     spec, asked = _spec("llama-2-70b"), Workload(batch=8, length=512, generated=64)
