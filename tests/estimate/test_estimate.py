@@ -210,6 +210,8 @@ def test_energy_is_between_idle_and_the_limit() -> None:
         ({"batch_size": 10**400}, "--batch-size: no more than 10^24 is estimated; use a smaller number"),
         ({"mixed_tokens": 10**400}, "--mixed-tokens: no more than 10^24 is estimated"),
         ({"admission": "row", "num_groups": 2}, "in row order it is 1"),
+        ({"admission": "diagonal", "batch_size": 10**10}, "--admission diagonal: more than 1,000,000 sweeps; use a smaller --batch-size"),
+        ({"admission": "diagonal", "batch_size": 10**6, "num_groups": 1}, "more than 1,000,000 sweeps"),
         ({"device": "cpu", "offload": "weights"}, "weights could come; leave it out"),
         ({"stack": "torch-eager-forward"}, "add --forward-only"),
     ],

@@ -30,6 +30,9 @@ from inferometer.schedule.groups import GROUP_SIZE
 _MOST: Final = 10**24
 """Of any number that is asked for: products of much larger ones are none that floating point has."""
 
+_MOST_SWEEPS: Final = 10**6
+"""Of groups in diagonal order: some seconds of work."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
@@ -133,6 +136,13 @@ def resolve(
     if shards > 1 and (elsewhere.weights or elsewhere.pages):
         raise UserError(f"--offload is for one device, and --tensor-parallel is {shards}; leave one of them out")
     order = _order(admission, group_size, forward_only)
+    if order == "diagonal":
+        # Each sweep is looked at, unlike those of equal sequences.
+        groups = -(-batch_size // (group_size or GROUP_SIZE))
+        if max(groups, groups * generated // (num_groups or groups)) > _MOST_SWEEPS:
+            raise UserError(
+                f"--admission diagonal: more than {_MOST_SWEEPS:,} sweeps; use a smaller --batch-size, or a larger --group-size"
+            )
     if num_groups is not None and (order is None or num_groups < 1 or (order == "row" and num_groups > 1)):
         raise UserError("--num-groups goes with --admission zigzag or diagonal, and is at least 1; in row order it is 1")
     if mixed_tokens is not None and (forward_only or mixed_tokens < 1):
