@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,23 @@ def test_a_folder_in_few_bits_is_priced_as_such(model: Path, tmp_path: Path, cap
         record = json.loads(out.read_text())
         sizes[name] = record["sizes"]["model"], record["quantize"]
     assert sizes["folder"] == sizes["rounded"] != sizes["plain"]
+
+
+def test_the_command_that_verifies_a_folder_in_few_bits_runs(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It reads that folder's weights: random ones are in no format that a checkpoint is stored in."""
+    folder = tmp_path / "in 8 bits"
+    assert main(["quantize", str(model), "--quantize", "int8", "-o", str(folder)]) == 0
+    capsys.readouterr()
+    asked = "--device", "cpu", "--dtype", "float32", "--sequence-length", "8", "--decode-length", "2"
+    found = answer(capsys, "estimate", folder, *asked, "--json")
+    assert found["unmeasured"] is None
+    program, *command = shlex.split(found["verify"])
+    assert (program, command[:2], "dummy" in command) == ("inferometer", ["bench", str(folder)], False)
+    assert main([*command, "--device", "cpu", "--runs", "1", "--no-energy"]) == 0
+    capsys.readouterr()
+    # transformers is filled with what the numbers in few bits mean, which is another case.
+    hf = answer(capsys, "estimate", folder, *asked, "--stack", "hf-eager", "--json")
+    assert (hf["verify"], hf["unmeasured"]) == (None, "--backend hf widens a checkpoint that is in few bits; use --stack native")
 
 
 def test_quality_is_that_of_a_float64_evaluation(model: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:

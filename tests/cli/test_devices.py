@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from inferometer.cli import devices
 from inferometer.cli.main import main
-from inferometer.hardware.calibration import Calibration, save_calibration
+from inferometer.hardware.calibration import Calibration, load_calibrations, save_calibration
 from inferometer.hardware.catalogue import catalogue
 from inferometer.hardware.detect import Machine
 from inferometer.hardware.host import Host
@@ -134,6 +135,34 @@ def test_calibrating_stores_and_shows_the_result(
     assert json.loads(captured.out)["here"][1]["calibration"]["device"] == "cuda:0"
     assert "copy" in output(capsys)
     assert asked == [("auto", 3.0)]
+
+
+def test_a_short_calibration_keeps_the_sums_over_ranks_that_it_does_not_measure(
+    machine: Machine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from inferometer.bench.machine import calibrate
+
+    four = {4: {8192: 6e-6}}
+    later = replace(MEASURED, measured_at="2026-02-03T00:00:00+00:00", launch_s=5e-6, sums_s=four)
+    latest = replace(later, measured_at="2026-03-04T00:00:00+00:00", launch_s=6e-6, sums_s={})
+    told = []
+    for measured in (MEASURED, later, latest):
+        monkeypatch.setattr(calibrate, "calibrate", lambda device, *, budget_s, progress, found=measured: found)
+        assert main(["devices", "--calibrate", "--seconds", "1"]) == 0
+        told.append(capsys.readouterr().err)
+    kept = load_calibrations(machine.fingerprint).devices["cuda:0"]
+    assert (kept.launch_s, kept.measured_at) == (6e-6, latest.measured_at)
+    assert kept.sums_s == {**MEASURED.sums_s, **four}
+    # Each with the time when it was measured, however often it was kept.
+    notes = [f"sums over {ranks} ranks: kept from {each.measured_at}" for ranks, each in ((2, MEASURED), (4, later))]
+    assert sorted(kept.notes) == notes
+    assert "kept" not in told[0]
+    assert told[1].endswith(f"{notes[0]}\n")
+    assert all(note in told[2] and note in output(capsys) for note in notes)
+    # Measured again, it is no longer of then.
+    monkeypatch.setattr(calibrate, "calibrate", lambda device, *, budget_s, progress: MEASURED)
+    assert main(["devices", "--calibrate"]) == 0
+    assert load_calibrations(machine.fingerprint).devices["cuda:0"].notes == (notes[1],)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from inferometer.bench.backends.entries import ENTRIES
+from inferometer.cli import verification
 from inferometer.cli.main import main
+from inferometer.hardware.detect import Machine
+from inferometer.hardware.host import Host
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +93,60 @@ def test_ways_to_run_have_flags_of_their_own(capsys: pytest.CaptureFixture[str])
     assert (layers["parallel"], layers["tensor_parallel"], layers["gpus"]) == ("layers", 1, 4)
     assert (groups["admission"], groups["group_size"], groups["offload"]) == ("diagonal", 8, "weights:0.5")
     assert mixed["mixed_step_ms"] > mixed["decode_token_ms"]
-    assert all("inferometer bench" in each["verify"] or "vllm bench" in each["verify"] for each in found)
+    assert (layers["verify"], layers["unmeasured"]) == (
+        None, "--parallel layers is estimated only: GPUs share a model by --tensor-parallel"
+    )  # fmt: skip
+    assert groups["verify"].startswith("inferometer bench opt-6.7b ")
+    assert mixed["verify"].startswith("vllm bench ")
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (["--quantize", "gptq"], "--quantize gptq is not run by --backend native; use --quantize int8 or "),
+        (["--stack", "hf-eager", "--tensor-parallel", "2"], "--tensor-parallel 2 is not run by --backend hf; use "),
+        (["--stack", "hf-eager", "--kv-dtype", "fp8"], "--kv-dtype fp8 is not run by --backend hf; "),
+        (["--stack", "hf-compile", "--quantize", "int8"], "--quantize int8 is not run by --backend hf-compile; "),
+    ],
+)
+def test_a_case_that_bench_refuses_has_its_reason_in_place_of_a_command(
+    flags: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["estimate", "opt-125m", "--device", "h200", *flags]
+    assert main(asked) == 0
+    assert f"\nverify: no `inferometer bench` measures this case: {reason}" in capsys.readouterr().out
+    assert main([*asked, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["verify"] is None
+    assert found["unmeasured"].startswith(reason)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_processor_without_such_instructions_has_no_command_of_bench(
+    dtype: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = Machine(host=Host(model="Plain", vendor="Nobody", cores=2, flags=("avx2",), memory_bytes=None, cache_bytes=None), gpus=())
+    monkeypatch.setattr(verification, "detect", lambda: plain)
+    asked = ["estimate", "opt-125m", "--device", "cpu", "--dtype"]
+    assert main([*asked, dtype]) == 0
+    assert f"case: --dtype {dtype}: this CPU has no {dtype} matrix instructions; use --dtype float32" in capsys.readouterr().out
+    assert main([*asked, "float32"]) == 0
+    assert "\nverify: inferometer bench opt-125m " in capsys.readouterr().out
+
+
+def test_a_model_that_is_not_run_has_no_command_of_bench(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["estimate", "mixtral-8x7b", "--device", "h200"]) == 0
+    assert "measures this case: mixtral-8x7b is estimated only: mixtures of experts cannot be run" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("stack", ["native", "hf-eager", "hf-compile"])
+def test_a_stack_that_bench_runs_has_a_command_that_it_takes(stack: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Bench's own backend of that stack."""
+    assert main(["estimate", "opt-125m", "--device", "h200", "--stack", stack, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["unmeasured"] is None
+    (backend,) = [each.name for each in ENTRIES if each.stack == stack]
+    assert f" --backend {backend} " in found["verify"]
 
 
 def test_one_token_in_groups_is_answered_for_any_batch(capsys: pytest.CaptureFixture[str]) -> None:

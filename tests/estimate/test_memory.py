@@ -123,14 +123,21 @@ def test_the_largest_batch_fits_and_the_next_does_not(name: str, slug: str, stac
     spec, device = _spec(name), find_device(slug)
     asked = Workload(batch=1, length=length, generated=generated)
 
-    def fits(batch: int) -> bool:
-        needed = memory(spec, Formats(), STACKS[stack], replace(asked, batch=batch), cpu=False)
+    def fits(work: Workload) -> bool:
+        needed = memory(spec, Formats(), STACKS[stack], work, cpu=False)
         return needed.device_bytes <= device.usable_memory_bytes
 
-    largest = largest_batch(spec, Formats(), STACKS[stack], asked, device)
+    largest = largest_batch(asked, fits)
     assert largest is not None
-    assert largest == 0 or fits(largest)
-    assert not fits(largest + 1)
+    assert largest == 0 or fits(replace(asked, batch=largest))
+    assert not fits(replace(asked, batch=largest + 1))
+
+
+@given(st.integers(1, 90), st.integers(1, 90), st.integers(1, 40), st.sampled_from([1, 3, 16]), st.integers(1, 9))
+def test_groups_of_consecutive_ages_hold_whole_pages_each(length: int, generated: int, groups: int, page: int, size: int) -> None:
+    asked = Workload(batch=groups * size, length=length, generated=generated, group=size, staggered=groups)
+    oldest = range(max(0, generated - groups), generated)
+    assert asked.held_tokens(page, None) == size * sum(-(-(length + age) // page) * page for age in oldest)
 
 
 @pytest.mark.parametrize("shards", [2, 4, 8])

@@ -28,7 +28,7 @@ def test_stacks_differ_and_their_constants_are_sane() -> None:
             assert value >= 0
             if name in ("matmul_share", "attention_share", "memory_share"):
                 assert 0.3 < value <= 1
-        filled = stack.verify.format(model="m", batch=1, prompt=2, new=3, dtype="float16", gpus=4)
+        filled = stack.verify.format(model="m", gguf="m.gguf", batch=1, prompt=2, new=3, dtype="float16", gpus=4)
         assert "{" not in filled
     assert len({stack.about for stack in STACKS.values()}) == len(STACKS)
 

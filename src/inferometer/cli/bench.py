@@ -81,7 +81,36 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0, 3 if any case ended oom, error or timeout, or 1 if --output could not take the records."""
     sampling_params(arguments)  # refuses values out of range by their flags, before anything is loaded
-    request = BenchRequest(
+    request = request_of(arguments)
+    if arguments.concurrency and request.url is None:
+        raise UserError("--concurrency is of a server; add --backend http, or use --batch-size")
+    if arguments.concurrency and arguments.batch_size:
+        raise UserError("--concurrency and --batch-size are the same of a server; leave one of them out")
+    request.check()
+
+    from inferometer.bench.records.journal import Journal, Sink
+    from inferometer.report.tables.benchmark import document
+
+    with ExitStack() as stack:
+        sink = Sink(None if arguments.output is None else stack.enter_context(Journal(arguments.output)))
+        bar = stack.enter_context(closing(Bar("bench")))
+        records = _measure(request, sink.take, bar)
+    if arguments.json:
+        json.dump({"records": [record.to_json() for record in records]}, sys.stdout, allow_nan=False, indent=2)
+        print()
+    else:
+        print(document(records), end="")
+    if sink.failure is not None:
+        sys.stdout.flush()
+        kept = f"{sink.kept} of {len(records)} records are in it"
+        tell(f"error: --output {arguments.output}: {sink.failure.strerror}; {kept}")
+        return FAILED
+    return CASES_FAILED if any(record.status in ("oom", "error", "timeout") for record in records) else 0
+
+
+def request_of(arguments: argparse.Namespace) -> BenchRequest:
+    """What a command line asks for, unchecked."""
+    return BenchRequest(
         model=arguments.model,
         batch_sizes=tuple(dict.fromkeys(arguments.concurrency or arguments.batch_size or (1, 2, 4, 8, 16, 32))),
         sequence_length=arguments.sequence_length,
@@ -127,30 +156,6 @@ def run(arguments: argparse.Namespace) -> int:
         slo_ttft_ms=arguments.slo_ttft,
         slo_tpot_ms=arguments.slo_tpot,
     )
-    if arguments.concurrency and request.url is None:
-        raise UserError("--concurrency is of a server; add --backend http, or use --batch-size")
-    if arguments.concurrency and arguments.batch_size:
-        raise UserError("--concurrency and --batch-size are the same of a server; leave one of them out")
-    request.check()
-
-    from inferometer.bench.records.journal import Journal, Sink
-    from inferometer.report.tables.benchmark import document
-
-    with ExitStack() as stack:
-        sink = Sink(None if arguments.output is None else stack.enter_context(Journal(arguments.output)))
-        bar = stack.enter_context(closing(Bar("bench")))
-        records = _measure(request, sink.take, bar)
-    if arguments.json:
-        json.dump({"records": [record.to_json() for record in records]}, sys.stdout, allow_nan=False, indent=2)
-        print()
-    else:
-        print(document(records), end="")
-    if sink.failure is not None:
-        sys.stdout.flush()
-        kept = f"{sink.kept} of {len(records)} records are in it"
-        tell(f"error: --output {arguments.output}: {sink.failure.strerror}; {kept}")
-        return FAILED
-    return CASES_FAILED if any(record.status in ("oom", "error", "timeout") for record in records) else 0
 
 
 def _measure(request: BenchRequest, emit: Callable[[Record], None], bar: Bar) -> list[Record]:

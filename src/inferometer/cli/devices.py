@@ -54,8 +54,12 @@ def _calibrate(machine: Machine, device: str, seconds: float) -> None:
     from inferometer.bench.machine.calibrate import calibrate
 
     measured = calibrate(device, budget_s=seconds, progress=lambda part: print(f"calibrating: {part}", file=sys.stderr))
-    path = save_calibration(measured, machine.fingerprint)
+    former = load_calibrations(machine.fingerprint).devices.get(measured.device)
+    stored = measured.with_sums_of(former)
+    path = save_calibration(stored, machine.fingerprint)
     print(f"calibrated {measured.device} in {measured.seconds_spent:.1f} s, stored in {path}", file=sys.stderr)
+    for note in stored.notes[len(measured.notes) :]:
+        print(note, file=sys.stderr)
 
 
 def _table() -> list[str]:
@@ -128,6 +132,7 @@ def _measured(name: str, calibration: Calibration | None, device: DeviceSpec | N
     for ranks, times in calibration.sums_s.items():
         told = ", ".join(f"{seconds * 1e6:.4g} of {gib(nbytes, 0)}" for nbytes, seconds in times.items())
         lines.append(f"      sums over {ranks}, us: {told}")
+    lines += [f"      {note}" for note in calibration.notes if note.startswith("sums over ")]
     return lines
 
 

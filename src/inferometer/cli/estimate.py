@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 from inferometer.cli.estimate_plot import add_plot_options, draw, write
 from inferometer.cli.options import at_least
+from inferometer.cli.verification import unmeasured
 from inferometer.errors import UserError
 from inferometer.estimate.answer import MIXED
 from inferometer.estimate.estimate import Estimate, estimate
@@ -100,13 +101,18 @@ def run(arguments: argparse.Namespace) -> int:
     elif arguments.plot_kind is not None:
         raise UserError(f"--plot-kind {arguments.plot_kind} needs --plot FILE.svg to draw into")
     if arguments.json:
-        json.dump(found.to_dict(), sys.stdout, allow_nan=False, indent=2)
+        json.dump(_document(found), sys.stdout, allow_nan=False, indent=2)
         print()
     else:
         print(text(found), end="")
     if arguments.require_fit and not found.fits:
         raise UserError(f"--require-fit: {found.request.spec.name} is {_shortage(found)}")
     return 0
+
+
+def _document(found: Estimate) -> dict[str, Any]:
+    reason = unmeasured(found)
+    return {**found.to_dict(), **({} if reason is None else {"verify": None}), "unmeasured": reason}
 
 
 def text(found: Estimate) -> str:
@@ -224,7 +230,8 @@ def _kinds(found: Estimate) -> list[str]:
 
 def _basis(found: Estimate) -> list[str]:
     lines = [f"basis: {found.basis}; {found.request.device.name}: {found.request.device.source}"]
-    lines.append(f"verify: {found.verify}")
+    reason = unmeasured(found)
+    lines.append(f"verify: {found.verify}" if reason is None else f"verify: no `inferometer bench` measures this case: {reason}")
     if found.limits.basis == "assumed":
         lines.append("this CPU's speed is assumed from its cores and instructions: `inferometer devices --calibrate` measures it")
     return lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -100,10 +101,14 @@ class Estimate:
 
     @property
     def verify(self) -> str:
-        """The command that would measure it."""
-        asked = self.request
-        filled = asked.stack.verify.format(
-            model=asked.spec.name,
+        """The command that would measure it, of the program that the stack is; whether that runs such a case, it says."""
+        asked, command = self.request, self.request.stack.verify
+        if asked.stored:
+            # Random weights are in no format that a checkpoint is stored in.
+            command = command.replace(" --weights dummy", "")
+        filled = command.format(
+            model=shlex.quote(asked.named),
+            gguf=shlex.quote(f"{asked.named.removesuffix('.gguf')}.gguf"),
             batch=asked.workload.batch,
             prompt=asked.workload.length,
             new=asked.workload.generated,
@@ -119,7 +124,8 @@ class Estimate:
         """The request's other settings, as this product's own command takes them."""
         asked = self.request
         named = {
-            "quantize": asked.quantize, "kv-dtype": asked.formats.kv_dtype, "offload": asked.offload.name, "admission": asked.order,
+            "quantize": None if asked.stored else asked.quantize,
+            "kv-dtype": asked.formats.kv_dtype, "offload": asked.offload.name, "admission": asked.order,
             "group-size": asked.order and asked.workload.group, "num-groups": asked.num_groups,
             "tensor-parallel": asked.formats.shards if asked.formats.shards > 1 else None,
         }  # fmt: skip

@@ -16,7 +16,8 @@ from inferometer.estimate.fit import fit
 from inferometer.estimate.groups import GroupRun
 from inferometer.estimate.host_stream import HostStream
 from inferometer.estimate.limits import limits
-from inferometer.estimate.memory import Memory, is_cpu, memory
+from inferometer.estimate.memory import is_cpu
+from inferometer.estimate.memory_of import memory_of
 from inferometer.estimate.power import power
 from inferometer.estimate.request import Request, resolve
 from inferometer.estimate.run import Total, forward_step, prefill_step
@@ -105,20 +106,6 @@ def estimate(
         mixed=None if request.mixed_tokens is None else _phase(request, where, stream, (_mixed(request, request.mixed_tokens),)),
         limits=where.limits,
     )
-
-
-def memory_of(request: Request) -> Memory:
-    """What the request needs of each device, without pricing its time."""
-    asked = request.workload
-    if request.num_groups is not None and asked.group is not None:
-        asked = replace(asked, batch=min(asked.batch, request.num_groups * asked.group))
-    if asked.group is not None and not request.stack.groups_apart:
-        # One batch of all groups: in zigzag order also of their prompts, in diagonal order of one group's a sweep. Where weights come in
-        # with every sweep so many enter together that there is little between the two.
-        one_by_one = request.order == "diagonal" and not request.offload.weights
-        staggered = -(-asked.batch // asked.group) if one_by_one else None
-        asked = replace(asked, staggered=staggered, group=asked.group if one_by_one or request.order == "row" else None)
-    return memory(request.spec, request.formats, request.stack, asked, cpu=is_cpu(request.device), layout=request.layout)
 
 
 def deployment(request: Request) -> Deployment:

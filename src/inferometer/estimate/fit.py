@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from inferometer.errors import UserError
 from inferometer.estimate.largest import largest_batch, largest_context
-from inferometer.estimate.memory import Memory, is_cpu, memory
+from inferometer.estimate.memory import Memory, is_cpu
+from inferometer.estimate.memory_of import memory_of
 from inferometer.estimate.request import Request
-from inferometer.model.formats import Formats, weight_format
+from inferometer.estimate.workload import Workload
 from inferometer.model.shard import check_shards
 
 _SMALLER_WEIGHTS = ("int8", "int4-g64")
-_SHARDS = (2, 4, 8, 16)
+_DEVICES = (2, 4, 8, 16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +39,18 @@ class Fit:
 def fit(request: Request, needed: Memory) -> Fit:
     """Compares `needed` with the device, and searches for a remedy where it is too much."""
     short = needed.device_bytes - request.device.usable_memory_bytes
-    where = (request.spec, request.formats, request.stack, request.workload, request.device, request.layout)
-    largest, longest = largest_batch(*where), largest_context(*where)
+    # By the memory that `needed` is of: in groups a batch takes what those take that are in flight.
+    largest = largest_batch(request.workload, _room(request))
+    longest = largest_context(request.workload, _room(request), request.spec.context_limit)
     if short <= 0:
         return Fit(short_by_bytes=None, remedy=None, largest_batch=largest, largest_context=longest)
     remedy = f"--batch-size {largest}" if largest else next(_remedies(request), None)
     return Fit(short_by_bytes=short, remedy=remedy, largest_batch=largest, largest_context=longest)
+
+
+def _room(request: Request) -> Callable[[Workload], bool]:
+    """Whether another workload of the request would fit."""
+    return lambda workload: memory_of(replace(request, workload=workload)).device_bytes <= request.device.usable_memory_bytes
 
 
 def _remedies(request: Request) -> Iterator[str]:
@@ -51,40 +58,44 @@ def _remedies(request: Request) -> Iterator[str]:
     smaller = _SMALLER_WEIGHTS if request.formats.weights is None else ()
     if request.formats.dtype == "float32" and request.formats.weights is None and not is_cpu(request.device):
         halved = replace(request, formats=replace(request.formats, dtype="float16"))
-        found = _flags(halved, None, request.formats.shards)
+        found = _flags(halved, None, request.layout.devices)
         if found is not None:
             yield f"--dtype float16 {found}".rstrip()
     for name in smaller:
-        found = _flags(request, name, request.formats.shards)
+        found = _flags(request, name, request.layout.devices)
         if found is not None:
             yield found
+    if request.offload.weights or request.offload.pages:
+        return  # which are for one device
     for name in (None, *smaller):
-        for shards in _SHARDS:
-            if shards > request.formats.shards and shards <= _most_devices(request):
-                found = _flags(request, name, shards)
+        for devices in _DEVICES:
+            if request.layout.devices < devices <= _most_devices(request):
+                found = _flags(request, name, devices)
                 if found is not None:
                     yield found
 
 
-def _flags(request: Request, quantize: str | None, shards: int) -> str | None:
-    """The flags of a change of format or shards, with a smaller batch if it takes one; None where that does not fit either."""
+def _flags(request: Request, quantize: str | None, devices: int) -> str | None:
+    """The flags of a change of format or of devices, with a smaller batch if it takes one; None where that does not fit either."""
+    layout = replace(request.layout, devices=devices)
+    shards = devices if layout.parallel == "tensor" else 1
     try:
         check_shards(request.spec, shards)
+        layout.check(request.spec)
     except UserError:
         return None
     kept = request.formats
-    weights = kept.weights if quantize is None else weight_format(quantize, kept.dtype)
-    formats: Formats = replace(kept, weights=weights, shards=shards)
-    largest = largest_batch(request.spec, formats, request.stack, request.workload, request.device)
+    weights = kept.weights if quantize is None else request.stack.weights(quantize, kept.dtype)
+    changed = replace(request, formats=replace(kept, weights=weights, shards=shards), layout=layout)
+    largest = largest_batch(request.workload, _room(changed))
     if largest == 0:
         return None
     flags = [] if quantize is None else [f"--quantize {quantize}"]
     if shards != kept.shards:
         flags.append(f"--tensor-parallel {shards}")
-        if shards > request.gpus:
-            flags.append(f"--gpus {shards}")
-    needed = memory(request.spec, formats, request.stack, request.workload, cpu=is_cpu(request.device))
-    if needed.device_bytes > request.device.usable_memory_bytes:
+    if devices > request.gpus:
+        flags.append(f"--gpus {devices}")
+    if largest is not None and largest < request.workload.batch:
         flags.append(f"--batch-size {largest}")
     return " ".join(flags)
 

@@ -46,9 +46,8 @@ def sweeps(order: Order, groups: int, generated: int, most: int | None = None, t
 def _diagonal(groups: int, generated: int, most: int, together: int) -> list[Sweep]:
     found: list[Sweep] = []
     inside: deque[int] = deque()  # groups that entered in each of the sweeps before, the oldest first
-    left = groups
-    while left or any(inside):
-        decoding = sum(inside)
+    left, decoding = groups, 0
+    while left or decoding:
         entering = min(left, together, max(0, most - decoding))
         left -= entering
         if found and (found[-1].entering, found[-1].decoding) == (entering, decoding):
@@ -56,8 +55,9 @@ def _diagonal(groups: int, generated: int, most: int, together: int) -> list[Swe
         else:
             found.append(Sweep(1, entering, decoding))
         inside.append(entering)
+        decoding += entering
         if len(inside) == generated:
-            inside.popleft()
+            decoding -= inside.popleft()
     return found
 
 

@@ -1,4 +1,4 @@
-"""The largest batch and the longest prompts that a device has memory for."""
+"""The largest batch and the longest prompts that there is memory for."""
 
 from __future__ import annotations
 
@@ -6,41 +6,27 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from inferometer.estimate.layout import Layout
-from inferometer.estimate.memory import is_cpu, memory
-from inferometer.estimate.stack import Stack
 from inferometer.estimate.workload import Workload
-from inferometer.hardware.device import DeviceSpec
-from inferometer.model.formats import Formats
-from inferometer.model.spec import ModelSpec
 
 _MOST: Final = 1 << 40
 
 
-def largest_batch(
-    spec: ModelSpec, formats: Formats, stack: Stack, workload: Workload, device: DeviceSpec, layout: Layout | None = None
-) -> int | None:
-    """The most sequences of the workload's lengths that fit on the device; 0 if not even one does, None if any number does.
+def largest_batch(workload: Workload, fits: Callable[[Workload], bool]) -> int | None:
+    """The most sequences of the workload's lengths that fit; 0 if not even one does, None if any number does.
 
-    Any number does where each group is gone before the next one comes, as after prompts that generate a single token.
+    Any number does where each group is gone before the next one comes: after prompts that generate a single token, and where only so
+    many groups are in flight at a time.
     """
-    return _largest(lambda batch: _fits(spec, formats, stack, replace(workload, batch=batch), device, layout))
+    return _largest(lambda batch: fits(replace(workload, batch=batch)))
 
 
-def largest_context(
-    spec: ModelSpec, formats: Formats, stack: Stack, workload: Workload, device: DeviceSpec, layout: Layout | None = None
-) -> int | None:
-    """The longest prompts of the workload's batch that fit on the device, with the tokens that follow; 0 if none do, None if all do.
+def largest_context(workload: Workload, fits: Callable[[Workload], bool], limit: int | None) -> int | None:
+    """The longest prompts of the workload's batch that fit, with the tokens that follow; 0 if none do, None if all do.
 
-    At most what the model's positions leave.
+    limit: the model's positions, which prompts and tokens share; None for any number.
     """
-    most = None if spec.context_limit is None else spec.context_limit - workload.generated
-    return _largest(lambda length: _fits(spec, formats, stack, replace(workload, length=length), device, layout), most)
-
-
-def _fits(spec: ModelSpec, formats: Formats, stack: Stack, workload: Workload, device: DeviceSpec, layout: Layout | None) -> bool:
-    needed = memory(spec, formats, stack, workload, cpu=is_cpu(device), layout=layout)
-    return needed.device_bytes <= device.usable_memory_bytes
+    most = None if limit is None else limit - workload.generated
+    return _largest(lambda length: fits(replace(workload, length=length)), most)
 
 
 def _largest(fits: Callable[[int], bool], most: int | None = None) -> int | None:

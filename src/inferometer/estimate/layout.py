@@ -58,7 +58,9 @@ class Layout:
     def check(self, spec: ModelSpec) -> None:
         """Raises UserError where the devices have nothing to do."""
         if self.parallel == "layers" and self.devices > spec.layers:
-            raise UserError(f"--parallel layers: {spec.name} has {spec.layers} layers, too few for {self.devices} GPUs")
+            raise UserError(
+                f"--parallel layers: {spec.name} has {spec.layers} layers, too few for {self.devices} GPUs; use --gpus {spec.layers}"
+            )
 
     def _inner_exchange(self, spec: ModelSpec, step: Step, formats: Formats) -> Op:
         payload = step.tokens * spec.feed_forward * formats.item_bytes

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from inferometer.errors import UserError
+from inferometer.estimate.layout import Layout
 from inferometer.hardware.calibration import Calibration
 from inferometer.hardware.catalogue import CPU
 from inferometer.hardware.ceilings import ceilings
@@ -58,11 +59,36 @@ class Limits:
 def limits(device: DeviceSpec, calibration: Calibration | None = None, link: Link | None = None, *, sharing: int = 1) -> Limits:
     """The limits of `device`, measured if it is calibrated, else from its datasheet.
 
-    sharing: ranks that have the device together, as on a CPU, and of which one is meant; `link` is then theirs, of `rank_link`. Raises
+    sharing: ranks that have the device together, as on a CPU, and of which one is meant; `link` is then theirs, of `joining`. Raises
     UserError for a device described without the rates that a bound needs.
     """
     whole = _limits(device, calibration, link)
     return whole if sharing == 1 else whole.part(sharing)
+
+
+def joining(device: DeviceSpec, calibration: Calibration | None, layout: Layout, name: str | None = None) -> Link | None:
+    """What the devices of a layout talk over, None for one: the link that `name` says, or the fastest that joins them; ranks on a CPU its
+    memory.
+
+    Raises UserError where no link joins so many, and on a CPU for ranks that share a model in another way than by tensor, or whose sums
+    were not measured.
+    """
+    if layout.devices == 1:
+        return None
+    if device.slug != CPU:
+        return link_between(device, layout.devices, name)
+    if layout.parallel != "tensor":
+        raise UserError(f"--parallel {layout.parallel}: ranks on a CPU cut every layer; leave it out, or name a GPU with --device")
+    if name is not None:
+        raise UserError(f"--link {name}: ranks on a CPU have none; leave it out")
+    found = rank_link(calibration, layout.devices)
+    if found is None:
+        known = sorted(calibration.sums_s) if calibration is not None and calibration.slug == CPU else []
+        remedy = "measure what its ranks add up with `inferometer devices --calibrate --device cpu`"
+        if known:
+            remedy = f"use one from {known[0]} to {known[-1]}, which were measured"
+        raise UserError(f"--tensor-parallel {layout.devices}: cpu is one device, and so many ranks on it are unknown; {remedy}")
+    return found
 
 
 def rank_link(calibration: Calibration | None, ranks: int) -> Link | None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Literal, cast, get_args
+from typing import Any, Final, Literal, cast, get_args
 
 from inferometer.errors import ModelError, UserError
 from inferometer.estimate.groups import Order
 from inferometer.estimate.layout import PARALLELS, Layout
-from inferometer.estimate.limits import rank_link
+from inferometer.estimate.limits import joining
 from inferometer.estimate.memory import is_cpu
 from inferometer.estimate.stack import Stack, find_stack
 from inferometer.estimate.workload import Workload
@@ -19,13 +19,19 @@ from inferometer.hardware.catalogue import find_device, slugs
 from inferometer.hardware.device import DeviceSpec
 from inferometer.hardware.links import Link, host_link, link_between
 from inferometer.model.description import ModelDescription, describe
-from inferometer.model.formats import COMPUTE_DTYPES, DTYPE_ALIASES, Formats, WeightFormat, kv_format, weight_format
+from inferometer.model.formats import COMPUTE_DTYPES, DTYPE_ALIASES, Formats, WeightFormat, kv_format
 from inferometer.model.offload import NOWHERE_ELSE, Offload, read_offload
 from inferometer.model.outline import read_outline
-from inferometer.model.quantisation import read_quantisation, resolve_quantize
+from inferometer.model.quantisation import Quantisation, read_quantisation, resolve_quantize
 from inferometer.model.shard import check_shards
 from inferometer.model.spec import ModelSpec
 from inferometer.schedule.groups import GROUP_SIZE
+
+_MOST: Final = 10**24
+"""Of any number that is asked for: products of much larger ones are none that floating point has."""
+
+_MOST_SWEEPS: Final = 10**6
+"""Of groups in diagonal order: some seconds of work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +40,8 @@ class Request:
 
     `gpus` is what the machine has, of which `layout.devices` work; `link` joins those, None for one. order: that of the groups, of
     `workload.group` sequences, that the batch runs in; None for one batch. num_groups: most of them in flight, None for all. offload: what
-    lives on the host. mixed_tokens: prompt tokens beside which a decode step is priced too.
+    lives on the host. mixed_tokens: prompt tokens beside which a decode step is priced too. named: what a command line calls the model.
+    stored: whether the checkpoint is in that format of weights already.
     """
 
     spec: ModelSpec
@@ -50,6 +57,8 @@ class Request:
     num_groups: int | None = None
     offload: Offload = NOWHERE_ELSE
     mixed_tokens: int | None = None
+    named: str
+    stored: bool = False
 
     @property
     def quantize(self) -> str | None:
@@ -82,15 +91,23 @@ def resolve(
     calibration: Calibration | Literal["auto"] | None,
 ) -> Request:
     """The checked request. Raises UserError, one line, naming the flag that is wrong or contradicts another, and the remedy."""
-    spec, config = _spec(model)
+    spec, config, named = _spec(model)
     found = find_device(device) if isinstance(device, str) else device
     chosen = find_stack(stack)
     for flag, value in (("batch-size", batch_size), ("sequence-length", sequence_length), ("tensor-parallel", tensor_parallel)):
         if not isinstance(value, int) or value < 1:
             raise UserError(f"--{flag} must be at least 1, not {value!r}")
+    numbers = {"batch-size": batch_size, "sequence-length": sequence_length, "decode-length": decode_length, "mixed-tokens": mixed_tokens}
+    numbers |= {"tensor-parallel": tensor_parallel, "gpus": gpus, "group-size": group_size, "num-groups": num_groups}
+    for flag, number in numbers.items():
+        if number is not None and number > _MOST:
+            raise UserError(f"--{flag}: no more than 10^24 is estimated; use a smaller number")
+    for flag, given in (("loss", loss), ("mixed-tokens", mixed_tokens), ("admission", admission not in (None, "continuous"))):
+        if given and spec.encoder:
+            raise UserError(f"--{flag} is for decoders, and {spec.name} is an encoder; leave it out")
     forward_only = forward_only or spec.encoder
-    if loss and (spec.encoder or not forward_only):
-        raise UserError(f"--loss goes with --forward-only{' of a decoder, and ' + spec.name + ' is an encoder' if spec.encoder else ''}")
+    if loss and not forward_only:
+        raise UserError("--loss goes with --forward-only; add that, or leave it out")
     if not forward_only and not chosen.counts_host:
         raise UserError(f"--stack {chosen.name} is for a single forward: add --forward-only, or use --stack native or hf-eager")
     generated = 0 if forward_only else (1 if decode_length is None else decode_length)
@@ -101,42 +118,43 @@ def resolve(
     gpus = layout.devices if gpus is None else gpus
     if layout.devices > gpus:
         raise UserError(f"--tensor-parallel {layout.devices} needs as many GPUs, and --gpus is {gpus}")
+    shards = layout.devices if layout.parallel == "tensor" else 1
+    check_shards(spec, shards)
     measured = _measured(found) if calibration == "auto" else calibration
-    joined = None
+    if is_cpu(found) and gpus > layout.devices:
+        raise UserError(f"--gpus {gpus}: cpu is one device; leave it out, or name a GPU with --device")
+    joined = joining(found, measured, layout, link)
     if is_cpu(found) and gpus > 1:
-        joined = rank_link(measured, gpus) if layout.parallel == "tensor" and layout.devices == gpus else None
-        if joined is None:
-            known = measured.sums_s if measured is not None else ()
-            remedy = "or measure what its ranks add up with `inferometer devices --calibrate --device cpu`"
-            if known:
-                remedy = f"its ranks were measured from {min(known)} to {max(known)}"
-            raise UserError(f"--gpus {gpus}: cpu is one device; name a GPU with --device; {remedy}")
         # Ranks on a CPU have its memory together.
         found = replace(found, memory_bytes=found.memory_bytes // gpus, visible_memory_bytes=None)
     name = resolve_dtype(dtype, found, config)
     cache = kv_format(kv_dtype)
-    shards = layout.devices if layout.parallel == "tensor" else 1
-    check_shards(spec, shards)
-    if link is not None and joined is not None:
-        raise UserError(f"--link {link}: ranks on a CPU have none; leave it out")
+    stored = _stored(config, spec)
     if link is not None and layout.devices == 1:
         link_between(found, max(gpus, 2), link)  # nothing crosses it, but a name that is wrong is still refused
     elsewhere = _offload(offload, found)
     if shards > 1 and (elsewhere.weights or elsewhere.pages):
         raise UserError(f"--offload is for one device, and --tensor-parallel is {shards}; leave one of them out")
     order = _order(admission, group_size, forward_only)
-    if num_groups is not None and (order is None or num_groups < 1):
-        raise UserError("--num-groups goes with --admission zigzag or diagonal, and is at least 1")
+    if order == "diagonal":
+        # Each sweep is looked at, unlike those of equal sequences.
+        groups = -(-batch_size // (group_size or GROUP_SIZE))
+        if max(groups, groups * generated // (num_groups or groups)) > _MOST_SWEEPS:
+            raise UserError(
+                f"--admission diagonal: more than {_MOST_SWEEPS:,} sweeps; use a smaller --batch-size, or a larger --group-size"
+            )
+    if num_groups is not None and (order is None or num_groups < 1 or (order == "row" and num_groups > 1)):
+        raise UserError("--num-groups goes with --admission zigzag or diagonal, and is at least 1; in row order it is 1")
     if mixed_tokens is not None and (forward_only or mixed_tokens < 1):
         raise UserError("--mixed-tokens is a number of prompt tokens beside a decode step: at least 1, and not with --forward-only")
     return Request(
         spec=spec,
         device=found,
         gpus=gpus,
-        link=joined or (link_between(found, layout.devices, link) if layout.devices > 1 else None),
+        link=joined,
         formats=Formats(
             dtype=name,
-            weights=_weights(quantize, chosen, name, config, spec),
+            weights=_weights(quantize, chosen, name, stored),
             kv_dtype=cache,
             shards=shards,
         ),
@@ -156,6 +174,8 @@ def resolve(
         num_groups=num_groups,
         offload=elsewhere,
         mixed_tokens=mixed_tokens,
+        named=named,
+        stored=stored is not None,
     )
 
 
@@ -184,7 +204,7 @@ def _offload(offload: str | None, device: DeviceSpec) -> Offload:
     """What `--offload` names, and that there is a link for it."""
     asked = read_offload(offload)
     if asked.name is not None and host_link(device) is None:
-        raise UserError(f"--offload {offload}: {device.slug} has no link to its host over which weights could come")
+        raise UserError(f"--offload {offload}: {device.slug} has no link to its host over which weights could come; leave it out")
     return asked
 
 
@@ -212,32 +232,27 @@ def _multiplies(device: DeviceSpec, dtype: str) -> bool:
     return any(known == dtype for known in (*device.tensor.known(), *device.vector.known()))
 
 
-def _spec(model: str | ModelSpec | ModelDescription | None) -> tuple[ModelSpec, Mapping[str, Any]]:
+def _spec(model: str | ModelSpec | ModelDescription | None) -> tuple[ModelSpec, Mapping[str, Any], str]:
     if isinstance(model, ModelSpec):
-        return model, {}
+        return model, {}, model.name
     found = model if isinstance(model, ModelDescription) else describe(model, config_only=True, read=read_outline)
-    return found.spec, found.config
+    # A preset and what the Hub has are found again by their names, a folder or file where it lies.
+    lies = found.path if found.hub_id is None else None
+    return found.spec, found.config, found.name if lies is None else str(lies)
 
 
-def _of_stack(quantize: str | None, stack: Stack) -> str | None:
-    # The engine takes the name and rounds to int8 itself; elsewhere it is the library of that name, whose products are far slower.
-    return "int8" if quantize == "bitsandbytes" and stack.name == "native" else quantize
-
-
-def _weights(quantize: str | None, stack: Stack, dtype: str, config: Mapping[str, Any], spec: ModelSpec) -> WeightFormat | None:
-    """The format of the weights: that asked for, or that of the checkpoint. Raises UserError where both are there and differ."""
-    name = _of_stack(quantize, stack)
+def _stored(config: Mapping[str, Any], spec: ModelSpec) -> Quantisation | None:
     try:
-        stored = read_quantisation(config, spec.name)
+        return read_quantisation(config, spec.name)
     except ModelError:  # a checkpoint in a way that is not run here is estimated by what is asked for
-        stored = None
-    if stored is not None:
-        return resolve_quantize(name, stored)
-    if name is None:
         return None
-    form = weight_format(name, dtype)
-    # A head in 8 bits is this engine's own way.
-    return form if stack.name == "native" else replace(form, head="kept")
+
+
+def _weights(quantize: str | None, stack: Stack, dtype: str, stored: Quantisation | None) -> WeightFormat | None:
+    """The format of the weights: that asked for, or that of the checkpoint. Raises UserError where both are there and differ."""
+    if stored is not None:
+        return resolve_quantize(quantize, stored)
+    return None if quantize is None else stack.weights(quantize, dtype)
 
 
 def _check_length(spec: ModelSpec, length: int, generated: int) -> None:

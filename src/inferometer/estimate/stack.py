@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from inferometer.errors import UserError
+from inferometer.model.formats import WeightFormat, weight_format
 from inferometer.model.ops import OpKind
 from inferometer.model.spec import Alibi, ModelSpec
 
@@ -74,7 +75,10 @@ class Stack:
     - unties_head: a head that shares the embedding's matrix gets one of its own. score_live_bytes: of a score in 16 bits and what is
       made of it. workspace_bytes: what libraries take from the allocator whatever the batch.
     - sweep_tokens: most tokens of one pass through the layers while it generates, None for no limit.
-    - verify: the command that measures it, with {model}, {batch}, {prompt}, {new}, {dtype} and {gpus} to be filled in.
+    - formats: which format it means by a name, where that is another's here. int8_head: a head in 8 bits where the format has one; else it
+      stays as it is. Neither is taken over from the stack that it is `like`.
+    - verify: the command that measures it, with {model} (or its file's name, {gguf}), {batch}, {prompt}, {new},
+      {dtype} and {gpus} to be filled in.
     """
 
     name: str
@@ -139,6 +143,8 @@ class Stack:
     unties_head: bool
     score_live_bytes: float
     workspace_bytes: float
+    formats: Mapping[str, str]
+    int8_head: bool
     verify: str
     page_size: int | None
     sweep_tokens: int | None
@@ -153,6 +159,11 @@ class Stack:
         """Whether the product before an activation applies it, as it writes its result."""
         return self.epilogues and not spec.gated and spec.activation in EPILOGUES
 
+    def weights(self, quantize: str, dtype: str) -> WeightFormat:
+        """What it stores weights in under that name of a format. Raises UserError for an unknown one."""
+        form = weight_format(self.formats.get(quantize, quantize), dtype)
+        return form if self.int8_head else replace(form, head="kept")
+
     def with_constants(self, constants: Mapping[str, float]) -> Stack:
         """The stack with other constants. Raises KeyError for a name that is none."""
         for name in constants:
@@ -163,6 +174,10 @@ class Stack:
 
 
 CONSTANTS = tuple(item.name for item in fields(Stack) if item.type == "float" and item.name.endswith(("_share", "_s", "_bytes")))
+
+
+_OWN = ("formats", "int8_head")
+"""What a stack like another does not take over from it: whose kernels its formats run in is its own."""
 
 
 class _Stacks(Mapping[str, Stack]):
@@ -186,12 +201,13 @@ def _read() -> Mapping[str, Stack]:
     tables: dict[str, dict[str, Any]] = {}
     for name, values in document.items():
         base = values.get("like")
-        tables[name] = (tables[base] if base else {}) | {key: value for key, value in values.items() if key not in ("like", "sources")}
+        taken = {key: value for key, value in (tables[base] if base else {}).items() if key not in _OWN}
+        tables[name] = taken | {key: value for key, value in values.items() if key not in ("like", "sources")}
     return MappingProxyType({name: _stack(name, values) for name, values in tables.items()})
 
 
 def _stack(name: str, values: Mapping[str, Any]) -> Stack:
-    optional = {"page_size": None, "sweep_tokens": None}
+    optional: dict[str, Any] = {"page_size": None, "sweep_tokens": None, "formats": {}, "int8_head": False}
     if values["cache"] != "pages":
         values = {key: value for key, value in values.items() if key != "page_size"}
     frozen = {key: MappingProxyType(value) if isinstance(value, dict) else value for key, value in values.items()}

@@ -42,8 +42,9 @@ class Workload:
         if self.staggered is None or not self.generated or page_size is None:
             return self.holding(sweep_tokens) * self.tokens_each(page_size)
         # Consecutive ages; those of the oldest groups, which are about to end, are the most.
-        oldest = range(max(0, self.generated - self.staggered), self.generated)
-        return self.together * sum(-(-(self.length + age) // page_size) * page_size for age in oldest)
+        youngest, oldest = max(0, self.generated - self.staggered), self.generated - 1
+        pages = _pages_up_to(self.length + oldest, page_size) - _pages_up_to(self.length + youngest - 1, page_size)
+        return self.together * pages * page_size
 
     def holding(self, sweep_tokens: int | None) -> int:
         """Sequences whose cache is held at once: with one token each, those of a sweep of at most so many tokens, who end with it."""
@@ -55,3 +56,9 @@ class Workload:
     def together(self) -> int:
         """Sequences that pass through a layer at once."""
         return self.batch if self.group is None else min(self.group, self.batch)
+
+
+def _pages_up_to(tokens: int, page_size: int) -> int:
+    """Pages of caches of 1, 2 ... that many tokens, all together."""
+    full, rest = divmod(tokens, page_size)
+    return page_size * full * (full + 1) // 2 + rest * (full + 1)

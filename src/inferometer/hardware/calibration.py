@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, get_args
@@ -74,6 +74,17 @@ class Calibration:
         """The memory ceiling: the better of copying and reading."""
         return max(self.copy_bandwidth_bytes_s, self.read_bandwidth_bytes_s)
 
+    def with_sums_of(self, former: Calibration | None) -> Calibration:
+        """With the former one's sums over the numbers of ranks that were not measured this time, and a note of when each was."""
+        kept = {} if former is None else {ranks: times for ranks, times in former.sums_s.items() if ranks not in self.sums_s}
+        if former is None or not kept:
+            return self
+        notes = []
+        for ranks in kept:
+            told = f"{_KEPT.format(ranks=ranks)} "
+            notes.append(next((note for note in former.notes if note.startswith(told)), f"{told}{former.measured_at}"))
+        return replace(self, sums_s=MappingProxyType({**kept, **self.sums_s}), notes=(*self.notes, *notes))
+
     def to_json(self) -> dict[str, Any]:
         """As it is stored."""
         plain = {item.name: getattr(self, item.name) for item in fields(self)}
@@ -111,6 +122,7 @@ class Calibration:
         )
 
 
+_KEPT = "sums over {ranks} ranks: kept from"
 _TEXTS = ("device", "device_name", "measured_at", "torch_version")
 _REQUIRED = ("copy_bandwidth_bytes_s", "read_bandwidth_bytes_s", "launch_s", "seconds_spent")
 _OPTIONAL = ("graph_kernel_s", "host_to_device_bytes_s", "device_to_host_bytes_s", "peer_bytes_s", "peer_sum_s")

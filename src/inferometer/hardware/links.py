@@ -97,8 +97,8 @@ def link_between(device: DeviceSpec, gpus: int = 2, name: str | None = None) -> 
         raise UserError(f"--link {name}: no such link; one of {', '.join(link_names())}")
     port = _port(device, name)
     if port is None:
-        have = ", ".join(port.kind for port in device.ports) or "none"
-        raise UserError(f"--link {name}: {device.slug} has no such link; it has {have}")
+        have = ", ".join(port.kind for port in device.ports)
+        raise UserError(f"--link {name}: {device.slug} has no such link; {f'it has {have}' if have else 'leave it out, as it has none'}")
     if port.joins < gpus:
         hosts = [other.kind for other in device.ports if other.joins >= gpus]
         remedy = f"; for {gpus} use --link {hosts[0]}" if hosts else ""

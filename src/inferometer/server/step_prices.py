@@ -8,13 +8,13 @@ from functools import lru_cache
 from inferometer.errors import UserError
 from inferometer.estimate.deployment import Deployment
 from inferometer.estimate.layout import Layout
-from inferometer.estimate.limits import LimitsBasis, limits, rank_link
+from inferometer.estimate.limits import LimitsBasis, joining, limits
+from inferometer.estimate.memory import is_cpu
 from inferometer.estimate.power import power
 from inferometer.estimate.stack import find_stack
 from inferometer.hardware.calibration import load_calibrations
-from inferometer.hardware.catalogue import CPU, find_device
+from inferometer.hardware.catalogue import find_device
 from inferometer.hardware.detect import detect
-from inferometer.hardware.links import link_between
 from inferometer.model.formats import Formats
 from inferometer.model.spec import ModelSpec
 from inferometer.model.step import Share, Step
@@ -85,24 +85,17 @@ def step_prices(spec: ModelSpec, ready: Ready) -> StepPrices | None:
     """The prices for what was loaded; None for an encoder, and for a device of which too little is known."""
     if spec.encoder or ready.device_slug is None:
         return None
-    device = find_device(ready.device_slug)
+    device, layout = find_device(ready.device_slug), Layout(devices=ready.shards)
     try:
         measured = load_calibrations(detect().fingerprint).for_slug(device.slug)
-        link, sharing = None, 1
-        if ready.shards > 1 and device.slug == CPU:
-            link, sharing = rank_link(measured, ready.shards), ready.shards
-            if link is None:
-                return None
-        elif ready.shards > 1:
-            link = link_between(device, ready.shards)
-        known = limits(device, measured, link, sharing=sharing)
+        known = limits(device, measured, joining(device, measured, layout), sharing=layout.devices if is_cpu(device) else 1)
     except UserError:
         return None
     where = Deployment(
         spec=spec,
         device=device,
         stack=find_stack("native"),
-        layout=Layout(devices=ready.shards),
+        layout=layout,
         formats=Formats(dtype=ready.dtype, weights=ready.weights, kv_dtype=ready.kv_dtype, shards=ready.shards),
         limits=known,
         power=power(device),

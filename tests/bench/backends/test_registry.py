@@ -18,7 +18,7 @@ from inferometer.bench.backends.request import BenchRequest
 from inferometer.bench.backends.requirement import Requirement, versions
 from inferometer.bench.measurement.benchmark import benchmark
 from inferometer.errors import UserError
-from inferometer.estimate.stack import STACKS
+from inferometer.estimate.stack import STACKS, find_stack
 from inferometer.model.config import read_spec
 from tiny_models import CONFIGS, tiny_model
 
@@ -60,6 +60,17 @@ def test_every_backend_of_ours_can_be_priced_and_opened(found: BackendEntry) -> 
     path = PYPROJECT.parent / "src" / Path(*module.split(".")).with_suffix(".py")
     assert f"def {function}(" in path.read_text("utf-8")
     assert stack_of(found.name) == found.stack
+
+
+@pytest.mark.parametrize("found", [each for each in ENTRIES if each.stack is not None], ids=lambda found: found.name)
+def test_the_estimators_name_of_a_format_is_one_that_the_backend_takes(found: BackendEntry) -> None:
+    """And means the same to it: an estimate names the format as its stack does, and is verified under that name."""
+    assert found.stack is not None
+    stack = find_stack(found.stack)
+    for quantize in found.quantize:
+        form = stack.weights(quantize, "float16")
+        assert form.name in found.quantize
+        assert stack.weights(form.name, "float16") == form
 
 
 def test_a_backend_of_another_package_is_found_by_its_entry_point(other_package: Any, tmp_path: Path) -> None:

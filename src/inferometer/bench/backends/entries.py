@@ -21,7 +21,6 @@ NATIVE: Final = BackendEntry(
     stack="native",
     requirements=(_TORCH,),
     quantize=(*ROUNDED_FORMATS, *KEPT_HEAD_FORMATS, "bitsandbytes"),
-    priced_as={"bitsandbytes": "int8"},  # which is what the engine makes of that name
     kv_dtypes=NARROW_KV_DTYPES,
     admissions=ADMISSIONS,
     deterministic=True,
@@ -37,7 +36,6 @@ HF: Final = BackendEntry(
     stack="hf-eager",
     requirements=(_TRANSFORMERS, _BITSANDBYTES),
     quantize=_LLM_INT8,
-    priced_as={"int8": "bitsandbytes"},
     decode_at=True,
     reference=True,
 )

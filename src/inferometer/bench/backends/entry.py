@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,6 @@ class BackendEntry:
     (estimate/stacks.toml), None if it cannot. requirements: the first names the stack.
     What follows is what it takes of a request: values of --dtype, --quantize, --kv-dtype, --admission and --device, families of models, and
     whether it has --deterministic, --watermark, random sampling, --forward-only, --gpu-memory, --decode-at and --tensor-parallel.
-    priced_as: the estimator's name of a format, where this stack calls another thing by it.
     reference: whether others may be checked against it. in_process: whether the model runs in the process that opens it; the only
     other kind is a server that answers over HTTP.
     """
@@ -40,7 +38,6 @@ class BackendEntry:
     dtypes: tuple[str, ...] = COMPUTE_DTYPES
     quantize: tuple[str, ...] = ()
     kv_dtypes: tuple[str, ...] = ()
-    priced_as: Mapping[str, str] = field(default_factory=dict)
     admissions: tuple[str, ...] = ()
     devices: tuple[str, ...] = ("cpu", "cuda")
     families: tuple[str, ...] | None = None

@@ -44,11 +44,6 @@ def stack_of(backend: str) -> str | None:
         return None
 
 
-def format_of(backend: str, quantize: str | None) -> str | None:
-    """What the estimator calls a format of that backend's weights."""
-    return None if quantize is None or stack_of(backend) is None else entry(backend).priced_as.get(quantize, quantize)
-
-
 def _loaded(name: str, load: object, value: str) -> BackendEntry:
     try:
         found = load()  # type: ignore[operator]

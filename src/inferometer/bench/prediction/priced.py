@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from inferometer.bench.backends.registry import format_of
 from inferometer.model.footprint import layer_weight_bytes
 from inferometer.model.formats import Formats
 from inferometer.model.offload import read_offload
@@ -65,7 +64,7 @@ def estimator_arguments(work: Workload, stack: str) -> dict[str, Any]:
         "sequence_length": work.prompt_length,
         "decode_length": None if work.decode_length is None else work.steps + 1,
         "dtype": work.dtype,
-        "quantize": format_of(work.backend, work.quantize),
+        "quantize": work.quantize,
         "kv_dtype": work.kv_dtype or "auto",
         "tensor_parallel": work.tensor_parallel,
         "stack": stack,

@@ -1,0 +1,45 @@
+"""The command that would measure an estimate's case, or why `inferometer bench` has none."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Final
+
+from inferometer.cli import bench
+from inferometer.cli.parser import Parser
+from inferometer.errors import UserError
+from inferometer.estimate.answer import Estimate
+from inferometer.estimate.memory import is_cpu
+from inferometer.hardware.detect import detect
+
+_BENCH: Final = "inferometer bench "
+
+
+def unmeasured(found: Estimate) -> str | None:
+    """Why `bench` would refuse the estimate's command, or measure another case under it; None where it would do neither.
+
+    Another program's command is that program's to refuse. Bench's own is read and checked by bench itself, so that the two agree.
+    """
+    asked = found.request
+    if not found.verify.startswith(_BENCH):
+        return None
+    if asked.spec.unrun is not None:
+        return f"{asked.spec.name} is estimated only: {asked.spec.unrun} cannot be run"
+    host, dtype = detect().host, asked.formats.dtype
+    multiplies = {"float32": True, "float16": host.multiplies_float16, "bfloat16": host.multiplies_bfloat16}
+    if is_cpu(asked.device) and not multiplies[dtype]:
+        return f"--dtype {dtype}: this CPU has no {dtype} matrix instructions; use --dtype float32"
+    if asked.layout.devices > 1 and asked.layout.parallel != "tensor":
+        return f"--parallel {asked.layout.parallel} is estimated only: GPUs share a model by --tensor-parallel"
+    parser = Parser(prog=_BENCH.strip())
+    bench.configure(parser)
+    request = bench.request_of(parser.parse_args(shlex.split(found.verify.removeprefix(_BENCH))))
+    if asked.stored and request.backends != ("native",):
+        return f"--backend {request.backends[0]} widens a checkpoint that is in few bits; use --stack native"
+    try:
+        request.check()
+        request.check_model(asked.spec)
+        request.check_backends(spec=asked.spec, device="cpu" if is_cpu(asked.device) else "cuda")
+    except UserError as error:
+        return str(error)
+    return None
