@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from inferometer.kernels.mailbox import Mailbox
+from quick_interpreter import quicken
 
 MOST = 4
 
@@ -26,7 +27,7 @@ class StandingRanks:
             environment.setenv("TRITON_INTERPRET", "1")
             environment.setenv("OMP_NUM_THREADS", "1")
             self._manager = context.Manager()
-            self._pool = ProcessPoolExecutor(MOST, mp_context=context)
+            self._pool = ProcessPoolExecutor(MOST, mp_context=context, initializer=quicken)
             # One that is busy takes no second: all are there when all wait for each other.
             barrier = self._manager.Barrier(MOST)
             for arrived in [self._pool.submit(partial(_arrive, barrier)) for _ in range(MOST)]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_worker import Workshop
 
+from inferometer.bench.conduct.conductor import Conductor
 from inferometer.cli.main import main
 from inferometer.cli.study_run import configure
 
@@ -98,7 +101,10 @@ def test_a_study_from_its_file_to_its_tables(study: str, capsys: pytest.CaptureF
     assert len((folder / "records.jsonl").read_text().splitlines()) == 4
 
 
-def test_a_run_of_a_part_leaves_what_others_left_in_the_tables(study: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_of_a_part_leaves_what_others_left_in_the_tables(
+    study: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("inferometer.cli.study_work.Conductor", partial(Conductor, start=Workshop()))
     other = Path(study).read_text().replace("tensor_parallel = 3", 'quantize = "int8"').replace("in shards", "in int8")
     Path(study).write_text(other)
     asked = ["study", "run", study, "--runs", "1", "--no-energy"]

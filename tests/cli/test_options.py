@@ -85,7 +85,9 @@ def test_a_cache_has_one_rule_in_every_command(command: str, name: str, capsys: 
     assert "auto" in err
 
 
-@pytest.mark.parametrize("command", ["generate x", "bench", "quality --file /dev/null --kv-dtype fp8", "devices --calibrate"])
+@pytest.mark.parametrize(
+    "command", ["generate x", "bench tiny-opt --weights dummy", "quality --file /dev/null --kv-dtype fp8", "devices --calibrate"]
+)
 @pytest.mark.parametrize("device", ["cpu:3", "cpu:0", "gpu", "cuda:x", "CPU", ""])
 def test_a_device_that_is_none_is_told(
     command: str, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -15,6 +15,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from quick_interpreter import quicken
+
 STALE = 10**8
 """A page that no pool has: reading through it would be noticed."""
 
@@ -102,7 +104,7 @@ def interpreted() -> Iterator[Callable[..., Any]]:
     """
     if reason := _interpreter_refuses():
         pytest.skip(reason)
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"), initializer=quicken) as pool:
         with pytest.MonkeyPatch.context() as environment:
             environment.setenv("TRITON_INTERPRET", "1")
             assert pool.submit(os.getenv, "TRITON_INTERPRET").result() == "1"

@@ -76,6 +76,8 @@ def test_tokens_are_those_of_the_logits(
     check(*interpreted(both, x, weight, launch))
 
 
+# Tiles of each launch, the last of them in part: one that holds its rows whole has small ones.
+WORDS_OF = {"whole": 42, "few": 150, "bytes": 150, "readied": 150}
 EIGHT_BITS = {
     "whole": replace(WHOLE, block=64),
     "few": Tiling(64, 64, 4, 2, 3),
@@ -91,7 +93,7 @@ def test_tokens_are_those_of_the_logits_of_a_head_in_8_bits(
 ) -> None:
     if name == "whole" and rows > 4:
         rows = 4
-    x, plain = inputs_of(rows, 150, 64, dtype)
+    x, plain = inputs_of(rows, WORDS_OF[name], 64, dtype)
     weight = rounded(plain.float(), QuantLayout("int8"))
     places, logits = interpreted(both, x, weight, EIGHT_BITS[name])
     check(places, logits)
@@ -101,7 +103,7 @@ def test_tokens_are_those_of_the_logits_of_a_head_in_8_bits(
 
 @pytest.mark.parametrize("name", EIGHT_BITS)
 def test_rows_are_normed_before_a_head_in_8_bits(interpreted: Callable[..., Any], name: str) -> None:
-    x, plain = inputs_of(2, 150, 64, torch.float16)
+    x, plain = inputs_of(2, WORDS_OF[name], 64, torch.float16)
     weight, norm = rounded(plain.float(), QuantLayout("int8")), NormWeights("layer", 1e-5, 1 + x[0] / 4, x[1] / 4)
     x = x * 5 + 3
     places, logits = interpreted(both, x, weight, EIGHT_BITS[name], norm)

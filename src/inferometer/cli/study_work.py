@@ -14,6 +14,7 @@ from inferometer.bench.machine.foreign import foreign
 from inferometer.bench.machine.place import Place, find_place
 from inferometer.bench.plan.edge_search import EdgeSearch, edge_part, edge_searches
 from inferometer.bench.plan.plan import Planned, plan
+from inferometer.bench.plan.question import questions
 from inferometer.bench.records.record import Record
 from inferometer.bench.records.session import Session
 from inferometer.bench.study.folder import StudyFolder, key_of, latest
@@ -22,6 +23,7 @@ from inferometer.bench.study.study import Settings, Study
 from inferometer.cli.streams import tell
 from inferometer.cli.study_forecast import forecast_json, forecast_table
 from inferometer.cli.study_run import FOLDER
+from inferometer.cli.study_twins import SAME_RUN, Twins, standing_for
 from inferometer.hardware.detect import detect
 
 FAILED, CASES_FAILED = 1, 3
@@ -39,8 +41,10 @@ def carry_out(arguments: argparse.Namespace) -> int:
         return find_place(device, machine)
 
     plans = plan(study, place_of, arguments.only)
+    # Of parts that are not asked for as well: a folder may have their records.
+    twins = Twins(questions(study, place_of) if arguments.only else [planned.question for planned in plans])
     if arguments.dry_run:
-        _print_plan(plans, as_json=arguments.json)
+        _print_plan(plans, twins.same_run_as(plans), as_json=arguments.json)
         return 0
     for place in {planned.question.place.torch_name: planned.question.place for planned in plans}.values():
         held = foreign(place, machine)
@@ -49,7 +53,7 @@ def carry_out(arguments: argparse.Namespace) -> int:
     session = Session.begin(machine)
     path = arguments.folder or FOLDER / study.name
     with StudyFolder(path, document, session, resume=arguments.resume, say=tell) as folder:
-        work = _Work(study, plans, folder)
+        work = _Work(study, plans, twins, folder)
         conduct = Conduct(isolate=arguments.isolate, budget_s=None if arguments.budget_minutes is None else 60 * arguments.budget_minutes)
         with Conductor(session, conduct, work.take, study=study.name, oomed=work.oomed()) as conductor:
             failure = work.run(conductor, find_edge=arguments.find_edge)
@@ -60,7 +64,7 @@ def carry_out(arguments: argparse.Namespace) -> int:
         from inferometer.cli.study_output import write_documents
 
         # What earlier runs left of other parts and columns stays in the folder's documents.
-        kept = _Work(study, plan(study, place_of), folder).answers() if arguments.only else records
+        kept = _Work(study, plan(study, place_of), twins, folder).answers() if arguments.only else records
         text = write_documents(study, kept, folder)
     if arguments.json:
         json.dump({"records": [record.to_json() for record in records]}, sys.stdout, allow_nan=False)
@@ -88,14 +92,16 @@ class _Work:
 
     study: Study
     plans: Sequence[Planned]
+    twins: Twins
     folder: StudyFolder
 
     def take(self, record: Record) -> None:
-        """Keeps a record and tells of it; what was skipped before, and is again for the same reason, is known."""
-        before = latest(self.folder.records).get(key_of(record))
-        if before is None or record.status != "skipped" or before.evidence != record.evidence:
-            self.folder.append(record)
-        tell(_line(record, len(self._done()), len(self.plans)))
+        """Keeps a record, also as that of each twin that is asked and has none, and tells of it."""
+        self._keep(record)
+        left = {planned.question.key for planned in self._left()}
+        for part, *rest in self.twins.of(key_of(record)):
+            if (part, *rest) in left:
+                self._keep(standing_for(record, part))
 
     def oomed(self) -> set[tuple[str, str]]:
         """Columns of parts of which a case ran out of memory in an earlier session."""
@@ -103,13 +109,15 @@ class _Work:
 
     def run(self, conductor: Conductor, *, find_edge: bool) -> str | None:
         """Runs what has no record yet. Returns why it had to stop, None if it came to its end or to that of its budget."""
-        left = self._left()
-        earlier = len(self.plans) - len(left)
-        if earlier:
-            tell(f"{earlier} of {len(self.plans)} cases have their records in {self.folder.path}")
         searches = edge_searches(self.plans, []) if find_edge else []
         try:
-            conductor.run(left, later=[search.base for search in searches])
+            self._answer_twins()
+            left = self._left()
+            earlier = len(self.plans) - len(left)
+            if earlier:
+                tell(f"{earlier} of {len(self.plans)} cases have their records in {self.folder.path}")
+            alone = [planned for planned, part in zip(left, self.twins.same_run_as(left), strict=True) if part is None]
+            conductor.run(alone, later=[search.base for search in searches])
             self._find_edges(conductor, searches)
         except BudgetSpentError:
             tell(f"--budget-minutes is spent with {len(self._left())} cases left; run the same command with --resume to go on")
@@ -123,6 +131,23 @@ class _Work:
         keys = [planned.question.key for planned in self.plans]
         edges = {edge_part(part.name) for part in self.study.parts}
         return [found[key] for key in keys if key in found] + [record for record in found.values() if record.part in edges]
+
+    def _keep(self, record: Record) -> None:
+        """What was skipped before, and is again for the same reason, is known."""
+        before = latest(self.folder.records).get(key_of(record))
+        if before is None or record.status != "skipped" or before.evidence != record.evidence:
+            self.folder.append(record)
+        tell(_line(record, len(self._done()), len(self.plans)))
+
+    def _answer_twins(self) -> None:
+        """Gives each case without a record that of a twin, if the folder has one: of a run of one part, or of one that was broken off."""
+        found = latest(self.folder.records)
+        for planned in self._left():
+            answers = (found[key] for key in self.twins.of(planned.question.key) if key in found)
+            # Twins are refused alike: what was skipped for a reason that has gone is asked again.
+            known = next((record for record in answers if record.status != "skipped" or planned.question.refusal is not None), None)
+            if known is not None:
+                self.folder.append(standing_for(known, planned.question.cell.part))
 
     def _find_edges(self, conductor: Conductor, searches: Sequence[EdgeSearch]) -> None:
         for position, search in enumerate(searches):
@@ -153,12 +178,15 @@ def _line(record: Record, number: int, total: int) -> str:
         where += f", {record.decode_length} new"
     time = record.forward_ms or record.total_ms or record.decode_token_ms
     outcome = record.status if record.evidence is None else f"{record.status}: {record.evidence}"
+    if SAME_RUN in record.environment:
+        where += f" (the same run as in {record.environment[SAME_RUN]})"
     return f"[{number}/{total}] {where}: {outcome}" + ("" if time is None else f", {time.p50:.2f} ms")
 
 
-def _print_plan(plans: Sequence[Planned], *, as_json: bool) -> None:
+def _print_plan(plans: Sequence[Planned], same_run_as: Sequence[str | None], *, as_json: bool) -> None:
     if as_json:
-        json.dump({"cases": [forecast_json(planned) for planned in plans]}, sys.stdout, allow_nan=False, indent=2)
+        cases = [forecast_json(planned, part) for planned, part in zip(plans, same_run_as, strict=True)]
+        json.dump({"cases": cases}, sys.stdout, allow_nan=False, indent=2)
         print()
     else:
-        print(forecast_table(plans))
+        print(forecast_table(plans, same_run_as))
