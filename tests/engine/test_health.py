@@ -12,8 +12,9 @@ from contextlib import suppress
 import pytest
 import torch
 
-from inferometer.engine.parallel import health
-from inferometer.engine.parallel.health import Peer, Watch, may_be_anothers
+from inferometer.engine.parallel import health, peer
+from inferometer.engine.parallel.health import Watch, may_be_anothers
+from inferometer.engine.parallel.peer import Peer
 from inferometer.engine.parallel.wire import Answer
 
 
@@ -52,7 +53,7 @@ class Rank:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds that are shorter, and not so short that a busy machine seems to have been stopped."""
     monkeypatch.setattr(health, "TICK", 0.3)
-    monkeypatch.setattr(health, "SILENCE", 1.2)
+    monkeypatch.setattr(peer, "SILENCE", 1.2)
 
 
 @pytest.fixture

@@ -13,10 +13,11 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from inferometer.engine.parallel.health import Tether, may_be_anothers
+from inferometer.engine.parallel.health import may_be_anothers
 from inferometer.engine.parallel.launch import TOKEN_VARIABLE
 from inferometer.engine.parallel.lifeline import die_with
 from inferometer.engine.parallel.meeting import meet
+from inferometer.engine.parallel.tether import Tether
 from inferometer.engine.parallel.torchrun import Torchrun
 from inferometer.errors import UserError
 

@@ -1,8 +1,9 @@
 """Who of the ranks is alive: beats each way over a socket of their own, and what follows when they stop.
 
-A thread of each rank sends and listens, whatever the rank's work waits for. A socket that ends is told at once. A rank without a beat
-counts as hung after SILENCE seconds; if it is a process of this machine that can be seen to run, after PATIENCE: an import or a driver may
-hold a whole process up for longer. Who was stopped itself and goes on does not blame others for that time.
+A thread of each rank (`Watch` on rank 0, a `Tether` on the others) sends and listens, whatever the rank's work waits for. A socket that
+ends is told at once. A rank without a beat counts as hung after SILENCE seconds; if it is a process of this machine that can be seen to run,
+after PATIENCE: an import or a driver may hold a whole process up for longer. Who was stopped itself and goes on does not blame others for
+that time.
 """
 
 from __future__ import annotations
@@ -16,17 +17,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from inferometer.engine.parallel.launch import Launch
-from inferometer.engine.parallel.lifeline import Neighbour
+from inferometer.engine.parallel.peer import BEAT, TICK, Peer
 from inferometer.engine.parallel.wire import Answer
 
-TICK: Final = 1.0
-"""Seconds from beat to beat."""
-SILENCE: Final = 4.0
-PATIENCE: Final = 60.0
 WORD: Final = 2.0
 """How long the launcher may take to say by which signal a rank ended."""
 CAUSE: Final = 1.0
@@ -36,53 +32,6 @@ REFUSED: Final = 5.0
 """How long rank 0 may do its part of a call that another rank has refused; it may be about to refuse it as well."""
 GRACE: Final = 3.0
 """How long rank 0's device may take to end what waits for a rank that has failed, and rank 0 then to come back from its call."""
-
-_BEAT: Final = b"\n"
-_END: Final = b"."
-"""The last of rank 0's beats: what follows is no failure. The order to end comes another way, and may come later."""
-
-
-@dataclass(slots=True)
-class Peer:
-    """Another rank: its number, the two sockets to it, and the process, where it is one of this machine. spoke: whether it has said why
-    it ends."""
-
-    rank: int
-    commands: socket.socket
-    beats: socket.socket
-    process: Neighbour | None
-    pid: int
-    heard: float = 0.0
-    held: bytearray = field(default_factory=bytearray)
-    spoke: bool = False
-
-    def __str__(self) -> str:
-        return f"rank {self.rank} (process {self.pid}{'' if self.process else ' of another machine'})"
-
-    def hung(self, now: float) -> bool:
-        """Whether it has been silent for too long."""
-        silent = now - self.heard
-        return silent > SILENCE and (self.process is None or self.process.stopped or silent > PATIENCE)
-
-    def cut(self) -> None:
-        """Ends it as far as that is possible from here, and whatever waits for it."""
-        if self.process is not None:
-            self.process.kill()
-        for end in (self.commands, self.beats):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-    def dismiss(self) -> None:
-        """Lets it know that rank 0 is about to end."""
-        with suppress(OSError):
-            self.beats.send(_END)
-
-    def close(self) -> None:
-        """Lets go of it."""
-        self.commands.close()
-        self.beats.close()
-        if self.process is not None:
-            self.process.close()
 
 
 def may_be_anothers(error: BaseException) -> bool:
@@ -193,7 +142,7 @@ class Watch(threading.Thread):
             self.fail(f"rank {rank}: {answer.message}")
         for peer in self._peers:
             with suppress(OSError):
-                peer.beats.send(_BEAT)
+                peer.beats.send(BEAT)
             if peer.hung(now):
                 self.fail(f"{peer} has stopped answering")
 
@@ -263,51 +212,3 @@ class Watch(threading.Thread):
         if self.busy and not self._closing:
             print(f"inferometer: error: {self.failure}", file=sys.stderr, flush=True)
             os._exit(1)
-
-
-class Tether(threading.Thread):
-    """A follower's thread that ends its process when rank 0 does, or does not answer any more."""
-
-    def __init__(self, beats: socket.socket, leader: Neighbour | None) -> None:
-        super().__init__(name="ranks", daemon=True)
-        self._peer = Peer(0, beats, beats, leader, 0)
-        self._lock = threading.Lock()
-        self._ending = False
-
-    def fail(self, reason: str, *, shared: bool) -> None:
-        """Tells rank 0 why this rank will end. shared: whether it may be another's end that this one has met in a call of them all."""
-        self._say({"failed": reason, "shared": shared})
-
-    def refuse(self, answer: Answer) -> None:
-        """Tells rank 0 that this rank takes no part in what rank 0 does now, while that may wait for it."""
-        self._say({"refused": [answer.failed, answer.message]})
-
-    def _say(self, what: dict[str, Any]) -> None:
-        with self._lock, suppress(OSError):
-            self._peer.beats.sendall(json.dumps(what).encode() + b"\n")
-
-    def loosen(self) -> None:
-        """The end of rank 0 is none of a failure any more."""
-        self._ending = True
-
-    def run(self) -> None:
-        """Until rank 0 is gone."""
-        end = self._peer.beats
-        ticked = self._peer.heard = time.monotonic()
-        end.settimeout(TICK)
-        while True:
-            with self._lock, suppress(OSError):
-                end.send(_BEAT)
-            try:
-                data = end.recv(1 << 16)
-            except TimeoutError:
-                data = None
-            except OSError:
-                data = b""
-            now = time.monotonic()
-            self._ending = self._ending or _END in (data or b"")
-            if data or now - ticked > 3 * TICK:  # this process was stopped, or starved
-                self._peer.heard = now
-            if data == b"" or self._peer.hung(now):
-                os._exit(0 if self._ending else 1)
-            ticked = now

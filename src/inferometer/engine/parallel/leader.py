@@ -14,9 +14,10 @@ import torch
 
 from inferometer.engine.parallel.gpu_collective import GpuCollective
 from inferometer.engine.parallel.groups import collective
-from inferometer.engine.parallel.health import Peer, Watch, may_be_anothers
+from inferometer.engine.parallel.health import Watch, may_be_anothers
 from inferometer.engine.parallel.launch import Launch
 from inferometer.engine.parallel.meeting import gather, listen
+from inferometer.engine.parallel.peer import Peer
 from inferometer.engine.parallel.ranks import RanksError
 from inferometer.engine.parallel.store import Store, host_store
 from inferometer.engine.parallel.torchrun import Torchrun

@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Final, Literal
 
-from inferometer.engine.parallel.health import Peer
 from inferometer.engine.parallel.lifeline import Neighbour, here
+from inferometer.engine.parallel.peer import Peer
 
 HELLO_S: Final = 10.0
 """How long a connection may take to say who it is."""
