@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
+import torch
 
 from inferometer.bench.backends import native_tuning
 from inferometer.bench.backends.native import NativeBackend
 from inferometer.bench.backends.prompts import random_prompts
+from inferometer.bench.measurement.check import check
 from inferometer.bench.records.failures import CacheTooSmallError
 from inferometer.engine.engine import PAGE_SIZE
 from inferometer.engine.flight import Flight
@@ -322,3 +325,20 @@ def test_the_prefix_cache_plays_no_part(llm: LLM, sweeps: list[Sweep]) -> None:
         native.prefill([list(range(35))] * 2, SamplingParams(max_new_tokens=1, ignore_eos=True))
         assert sum(sweep.tokens for sweep in sweeps) == 70
         native.finish()
+
+
+@pytest.mark.parametrize(
+    ("settings", "coarsest"), [({}, torch.float32), ({"kv_dtype": "fp8"}, torch.bfloat16), ({"quantize": "w8a8"}, torch.bfloat16)]
+)
+def test_a_path_that_rounds_to_eight_bits_is_held_to_what_those_can_hold(
+    tmp_path: Path, settings: dict[str, str], coarsest: torch.dtype
+) -> None:
+    """Against the pass that does not round: in float32's tolerance no such case would ever be printed."""
+    path = tiny_model(tmp_path, "llama", hidden_size=64, intermediate_size=128)
+    with LLM(path, weights="dummy", dtype="float32", device="cpu", **settings) as model:  # type: ignore[arg-type]
+        made = NativeBackend(model)
+        assert made.coarsest == coarsest
+        made.prepare(ROWS, LENGTH + NEW)
+        checked = check(made, None, PROMPTS, dtype=made.coarsest, steps=4, loss=False)
+        assert checked.passed
+        made.close()

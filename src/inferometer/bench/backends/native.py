@@ -9,6 +9,7 @@ from functools import cached_property
 from itertools import chain
 from typing import Literal, cast
 
+import torch
 from torch import Tensor
 
 from inferometer import __version__
@@ -102,6 +103,9 @@ class NativeBackend:
         self.begun: tuple[float, int] | None = None
         self.device = llm.device
         self.encoder = llm.spec.encoder
+        # Pages and activations in eight bits: of a row's largest number those round as coarsely as bfloat16 does.
+        rounds = llm.kv_dtype != llm.dtype or any(weight.activations != "wide" for weight in llm.model.quantised.values())
+        self.coarsest = torch.bfloat16 if rounds else llm.dtype
         self.output_width = llm.spec.hidden if llm.spec.encoder else llm.spec.vocabulary
 
     @property

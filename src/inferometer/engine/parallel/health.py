@@ -1,9 +1,9 @@
 """Who of the ranks is alive: beats each way over a socket of their own, and what follows when they stop.
 
 A thread of each rank (`Watch` on rank 0, a `Tether` on the others) sends and listens, whatever the rank's work waits for. A socket that
-ends is told at once. A rank without a beat counts as hung after SILENCE seconds; if it is a process of this machine that can be seen to run,
-after PATIENCE: an import or a driver may hold a whole process up for longer. Who was stopped itself and goes on does not blame others for
-that time.
+ends is told at once. A rank without a beat counts as hung after SILENCE seconds; if it is a process of this machine that can be seen to
+run, after PATIENCE: an import or a driver may hold a whole process up for longer. Who was stopped itself and goes on does not blame others
+for that time.
 """
 
 from __future__ import annotations
