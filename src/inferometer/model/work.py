@@ -13,20 +13,18 @@ from dataclasses import replace
 from typing import Literal
 
 from inferometer.model.formats import Formats
+from inferometer.model.op_maker import NORM_FLOPS, TOKEN_ID_BYTES, OpMaker
 from inferometer.model.ops import Op
-from inferometer.model.shard import Shard
 from inferometer.model.spec import Activation, Experts, LearnedPositions, ModelSpec, Rotary
 from inferometer.model.step import Step
 
 Causal = Literal["full", "half"]
 
-TOKEN_ID_BYTES = 8
 LOSS_BYTES = 4
 WINDOWED = "windowed_"
 """What the names of attention's ops begin with in layers that look back at a window of tokens."""
 
 # Vector operations an element, an exponential, a square root or a division counting as one. They decide nothing where memory binds.
-_NORM_FLOPS = {"layer": 7, "rms": 4}
 _ACTIVATION_FLOPS: dict[Activation, int] = {
     "relu": 1,
     "relu_squared": 2,
@@ -60,19 +58,11 @@ def work(spec: ModelSpec, step: Step, formats: Formats, *, causal: Causal = "hal
     return (*builder.embedding(), *builder.layer(), *builder.head())
 
 
-class _Builder:
-    """The ops of one step, with the sizes they share: every width is one device's."""
+class _Builder(OpMaker):
+    """The ops of one step, in order."""
 
     def __init__(self, spec: ModelSpec, step: Step, formats: Formats, causal: Causal) -> None:
-        self.spec, self.step, self.formats = spec, step, formats
-        self.tokens = step.tokens
-        self.item = formats.item_bytes
-        local = Shard(count=formats.shards).local(spec)
-        self.heads = local.heads
-        self.query = local.query_size
-        self.kv = local.kv_size
-        self.inner = local.feed_forward
-        self.vocabulary = local.vocabulary
+        super().__init__(spec, step, formats)
         self.causal = causal
 
     def embedding(self) -> Iterator[Op]:
@@ -83,54 +73,54 @@ class _Builder:
         table = self.formats.head_bytes(rows, spec.embedding) if tied else rows * spec.embedding * self.item
         if tied and self.step.logit_rows:
             table = 0
-        yield self._lookup("token_embedding", table, spec.embedding, ids=True)
-        yield from self._all_reduce("token_embedding_all_reduce", spec.embedding, count=1)
+        yield self.lookup("token_embedding", table, spec.embedding, ids=True)
+        yield from self.all_reduce("token_embedding_all_reduce", spec.embedding, count=1)
         if spec.embedding != spec.hidden:
-            yield self._gemm("embedding_projection", tokens, spec.hidden, spec.embedding, biases=0, native=True)
+            yield self.gemm("embedding_projection", tokens, spec.hidden, spec.embedding, biases=0, native=True)
         if isinstance(spec.positions, LearnedPositions):
-            yield self._lookup("position_embedding", self.step.distinct_positions * spec.hidden * self.item, spec.hidden, added=True)
+            yield self.lookup("position_embedding", self.step.distinct_positions * spec.hidden * self.item, spec.hidden, added=True)
         if spec.token_types:
-            yield self._lookup("token_type_embedding", spec.hidden * self.item, spec.hidden, added=True)
+            yield self.lookup("token_type_embedding", spec.hidden * self.item, spec.hidden, added=True)
         if spec.embedding_norm:
-            yield self._norm("embedding_norm", count=1)
+            yield self.norm("embedding_norm", count=1)
 
     def layer(self) -> Iterator[Op]:
         """One layer's ops, each `count` = as often as layers have it."""
         spec, tokens, layers = self.spec, self.tokens, self.spec.layers
         qkv = self.query + 2 * self.kv
-        yield self._norm("attention_norm", count=layers)
-        yield self._gemm("qkv", tokens, qkv, spec.hidden, biases=qkv if spec.qkv_bias else 0, count=layers)
+        yield self.norm("attention_norm", count=layers)
+        yield self.gemm("qkv", tokens, qkv, spec.hidden, biases=qkv if spec.qkv_bias else 0, count=layers)
         if spec.query_key_norm:
             yield self._head_norm()
         if isinstance(spec.positions, Rotary):
-            yield self._elementwise("rotary", "rotary", self.query + self.kv, flops=_ROTARY_FLOPS, reads=1)
+            yield self.elementwise("rotary", "rotary", self.query + self.kv, flops=_ROTARY_FLOPS, reads=1)
         if self.step.cached:
             yield self._kv_write()
         yield from self._attention()
         biases = spec.hidden if spec.output_bias else 0
-        yield self._gemm("attention_output", tokens, spec.hidden, self.query, biases=biases, count=layers)
-        yield from self._all_reduce("attention_all_reduce", spec.hidden, count=layers)
+        yield self.gemm("attention_output", tokens, spec.hidden, self.query, biases=biases, count=layers)
+        yield from self.all_reduce("attention_all_reduce", spec.hidden, count=layers)
         if spec.layer_norms == 4:
-            yield self._norm("attention_output_norm", count=layers)
-        yield self._elementwise("residual", "attention_residual", spec.hidden, flops=1, reads=2)
+            yield self.norm("attention_output_norm", count=layers)
+        yield self.elementwise("residual", "attention_residual", spec.hidden, flops=1, reads=2)
         if spec.layer_norms > 1:
-            yield self._norm("feed_forward_norm", count=layers)
+            yield self.norm("feed_forward_norm", count=layers)
         dense = layers if spec.experts is None else spec.experts.dense_layers
         if dense:
             yield from self._feed_forward("feed_forward", self.inner, count=dense)
         if spec.experts is not None and dense < layers:
             yield from self._experts(spec.experts, count=layers - dense)
-        yield from self._all_reduce("feed_forward_all_reduce", spec.hidden, count=layers)
+        yield from self.all_reduce("feed_forward_all_reduce", spec.hidden, count=layers)
         if spec.layer_norms == 4:
-            yield self._norm("feed_forward_output_norm", count=layers)
-        yield self._elementwise("residual", "feed_forward_residual", spec.hidden, flops=1, reads=2)
+            yield self.norm("feed_forward_output_norm", count=layers)
+        yield self.elementwise("residual", "feed_forward_residual", spec.hidden, flops=1, reads=2)
 
     def _feed_forward(self, name: str, inner: int, *, count: int) -> Iterator[Op]:
         spec, tokens, bias = self.spec, self.tokens, self.spec.feed_forward_bias
         up = inner * (2 if spec.gated else 1)
-        yield self._gemm(f"{name}_up", tokens, up, spec.hidden, biases=up if bias else 0, count=count)
+        yield self.gemm(f"{name}_up", tokens, up, spec.hidden, biases=up if bias else 0, count=count)
         yield self._activation("activation" if name == "feed_forward" else f"{name}_activation", inner, tokens, count=count)
-        yield self._gemm(f"{name}_down", tokens, spec.hidden, inner, biases=spec.hidden if bias else 0, count=count)
+        yield self.gemm(f"{name}_down", tokens, spec.hidden, inner, biases=spec.hidden if bias else 0, count=count)
 
     def _experts(self, experts: Experts, *, count: int) -> Iterator[Op]:
         """The router, the experts that the tokens choose (evenly, on average) and what all tokens share."""
@@ -138,7 +128,7 @@ class _Builder:
         inner = experts.feed_forward // self.formats.shards
         up = inner * (2 if spec.gated else 1)
         used = max(1, round(experts.used(tokens)))
-        yield self._gemm("router", tokens, experts.count, spec.hidden, biases=0, count=count, native=True)
+        yield self.gemm("router", tokens, experts.count, spec.hidden, biases=0, count=count, native=True)
         yield self._gemm_of_experts("experts_up", up, spec.hidden, used, experts, count=count)
         yield self._activation("experts_activation", inner, tokens * experts.per_token, count=count)
         yield self._gemm_of_experts("experts_down", spec.hidden, inner, used, experts, count=count)
@@ -147,7 +137,7 @@ class _Builder:
 
     def _gemm_of_experts(self, name: str, n: int, k: int, used: int, experts: Experts, *, count: int) -> Op:
         rows = self.tokens * experts.per_token
-        one = self._gemm(name, -(-rows // used), n, k, biases=n if self.spec.feed_forward_bias else 0, count=count)
+        one = self.gemm(name, -(-rows // used), n, k, biases=n if self.spec.feed_forward_bias else 0, count=count)
         return replace(
             one,
             groups=used,
@@ -175,13 +165,13 @@ class _Builder:
     def head(self) -> Iterator[Op]:
         spec, rows = self.spec, self.step.logit_rows
         if spec.final_norm:
-            yield self._norm("final_norm", count=1)
+            yield self.norm("final_norm", count=1)
         if self.step.pooled:
-            yield self._gemm("pooler", self.step.sequences, spec.hidden, spec.hidden, biases=spec.hidden, native=True)
+            yield self.gemm("pooler", self.step.sequences, spec.hidden, spec.hidden, biases=spec.hidden, native=True)
         if not rows:
             return
         if spec.embedding != spec.hidden:
-            yield self._gemm("head_projection", rows, spec.embedding, spec.hidden, biases=0, native=True)
+            yield self.gemm("head_projection", rows, spec.embedding, spec.hidden, biases=0, native=True)
         weights = self.formats.head_bytes(self.vocabulary, spec.embedding)
         yield Op(
             kind="logits",
@@ -197,7 +187,7 @@ class _Builder:
         )
         if self.formats.shards > 1:
             sent = (self.formats.shards - 1) * rows * self.vocabulary * self.item
-            yield self._collective("logits_all_gather", (rows, spec.vocabulary), sent, count=1)
+            yield self.collective("logits_all_gather", (rows, spec.vocabulary), sent, count=1)
         if self.step.loss:
             yield Op(
                 kind="loss",
@@ -251,7 +241,7 @@ class _Builder:
             unit="vector",
             dtype=self.formats.dtype,
             count=self.spec.layers,
-            flops=_NORM_FLOPS["rms"] * elements,
+            flops=NORM_FLOPS["rms"] * elements,
             bytes_read=2 * self.spec.head_size * self.item,
             weight_bytes=2 * self.spec.head_size * self.item,
             activation_bytes=2 * elements * self.item,
@@ -270,72 +260,3 @@ class _Builder:
             kv_bytes=written,
             activation_bytes=2 * self.tokens * self.kv * self.item,
         )
-
-    def _lookup(self, name: str, table_bytes: int, width: int, *, ids: bool = False, added: bool = False) -> Op:
-        elements = self.tokens * width
-        return Op(
-            kind="embedding",
-            name=name,
-            shape=(self.tokens, width),
-            unit="vector",
-            dtype=self.formats.dtype,
-            flops=elements if added else 0,
-            bytes_read=table_bytes + (self.tokens * TOKEN_ID_BYTES if ids else 0),
-            weight_bytes=table_bytes,
-            activation_bytes=elements * self.item * (2 if added else 1),
-        )
-
-    def _gemm(self, name: str, m: int, n: int, k: int, *, biases: int, count: int = 1, native: bool = False) -> Op:
-        stored = self.formats.matrices
-        weights = (n * k * self.item if native else stored.matrix_bytes(n, k)) + biases * self.item
-        return Op(
-            kind="gemm",
-            name=name,
-            shape=(m, n, k),
-            unit="tensor",
-            dtype=self.formats.dtype if native else stored.compute or self.formats.dtype,
-            count=count,
-            flops=2 * m * n * k,
-            bytes_read=weights,
-            weight_bytes=weights,
-            activation_bytes=m * (n + k) * self.item,
-        )
-
-    def _norm(self, name: str, *, count: int) -> Op:
-        spec, elements = self.spec, self.tokens * self.spec.hidden
-        vectors = 0 if not spec.norm_affine else 2 if spec.norm == "layer" else 1
-        return Op(
-            kind="norm",
-            name=name,
-            shape=(self.tokens, spec.hidden),
-            unit="vector",
-            dtype=self.formats.dtype,
-            count=count,
-            flops=_NORM_FLOPS[spec.norm] * elements,
-            bytes_read=vectors * spec.hidden * self.item,
-            weight_bytes=vectors * spec.hidden * self.item,
-            activation_bytes=2 * elements * self.item,
-        )
-
-    def _elementwise(self, kind: Literal["rotary", "residual"], name: str, width: int, *, flops: int, reads: int) -> Op:
-        elements = self.tokens * width
-        return Op(
-            kind=kind,
-            name=name,
-            shape=(self.tokens, width),
-            unit="vector",
-            dtype=self.formats.dtype,
-            count=self.spec.layers,
-            flops=flops * elements,
-            activation_bytes=(reads + 1) * elements * self.item,
-        )
-
-    def _all_reduce(self, name: str, width: int, *, count: int) -> Iterator[Op]:
-        shards = self.formats.shards
-        if shards > 1:
-            # Every device must send its part of every sum and pass on the sums it made.
-            payload = self.tokens * width * self.item
-            yield self._collective(name, (self.tokens, width), -(-2 * (shards - 1) * payload // shards), count=count)
-
-    def _collective(self, name: str, shape: tuple[int, ...], sent: int, *, count: int) -> Op:
-        return Op(kind="collective", name=name, shape=shape, unit="vector", dtype=self.formats.dtype, count=count, collective_bytes=sent)

@@ -11,7 +11,8 @@ from fake_backend import VOCABULARY, Clock, FakeBackend
 from inferometer.bench.backends.backend import PageUse
 from inferometer.bench.backends.prompts import random_prompts
 from inferometer.bench.measurement.column import Failure, Unopened
-from inferometer.bench.measurement.runner import Effort, Runner
+from inferometer.bench.measurement.effort import Effort
+from inferometer.bench.measurement.runner import Runner
 from inferometer.bench.prediction.outlook import Outlook
 from inferometer.bench.records.case import Case
 from inferometer.bench.records.record import Predicted, Record

@@ -20,9 +20,10 @@ from inferometer.bench.backends.request import BenchRequest
 from inferometer.bench.machine.environment import device_name, device_slug
 from inferometer.bench.machine.memory import release_caches
 from inferometer.bench.measurement.column import Failure, Unopened
+from inferometer.bench.measurement.effort import Effort
 from inferometer.bench.measurement.elsewhere import benchmark_elsewhere
 from inferometer.bench.measurement.progress import Progress
-from inferometer.bench.measurement.runner import Effort, Runner
+from inferometer.bench.measurement.runner import Runner
 from inferometer.bench.prediction.outlook import outlook
 from inferometer.bench.prediction.sizes import sizes
 from inferometer.bench.records.case import Case

@@ -10,11 +10,13 @@ from typing import Any
 
 import torch
 
-from inferometer.bench.backends.backend import Backend, PageUse, Prompts, Reference
-from inferometer.bench.machine.environment import environment, telemetry
+from inferometer.bench.backends.backend import Backend, Prompts, Reference
+from inferometer.bench.machine.environment import telemetry
 from inferometer.bench.machine.memory import bounded_host, release_caches
+from inferometer.bench.measurement.answers import Answers
 from inferometer.bench.measurement.check import ReferenceFailedError, check
 from inferometer.bench.measurement.column import Column, Failure, Unopened
+from inferometer.bench.measurement.effort import Effort
 from inferometer.bench.measurement.energy import EnergyMeter
 from inferometer.bench.measurement.peak_memory import PeakMeter
 from inferometer.bench.measurement.progress import Progress, Silent
@@ -22,29 +24,12 @@ from inferometer.bench.measurement.timed_run import timed_run
 from inferometer.bench.prediction.outlook import Outlook
 from inferometer.bench.records.case import Case
 from inferometer.bench.records.failures import evidence_of, status_of
-from inferometer.bench.records.record import Checked, PeakMemory, Record, throughput, work
+from inferometer.bench.records.record import Checked, Record
 
 _CHECK_STEPS = 4
 _CHECK_TOKENS = 32
 _MOST_UNSTEADY = 4
 _MOST_UNSTEADY_S = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """How often a case runs: `warmups` times unseen, then `runs` times measured, and where `energy` can be told, for seconds more.
-
-    A measured run in which the backend made something that the next run finds (a kernel, a recorded graph) does not count and is run
-    again, up to four times and half a minute a case.
-    """
-
-    runs: int
-    warmups: int
-    energy: bool = True
-
-    def __post_init__(self) -> None:
-        if self.runs < 1 or self.warmups < 0:
-            raise ValueError(f"runs must be at least 1 and warmups at least 0, not {self.runs} and {self.warmups}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +79,10 @@ class Runner:
         self._device = device
         self._dtype = dtype
         self._context_limit = context_limit
-        self._outlook_of = outlook_of
-        self._sizes_of = sizes_of
         self._clock = clock
         self._progress = progress or Silent()
-        self._environment = environment(device)
         self._telemetry = telemetry(device)
+        self._answers = Answers(effort, device, outlook_of, sizes_of)
 
     def run(self, rounds: Sequence[Sequence[Case]], emit: Callable[[Record], None]) -> list[Record]:
         """Runs `rounds`, each the same workload on one or more backends, and hands every record to `emit` as soon as it is there.
@@ -146,8 +129,10 @@ class Runner:
 
     def end(self, turn: Round) -> list[Record]:
         """A record for each case, after as many measured cycles as the effort says."""
-        done = {column.case.backend: self._record(column, turn.started) for column in turn.columns}
-        return [done.get(case.backend) or self._unopened_record(case, turn.started) for case in turn.cases]
+        done = {column.case.backend: self._answers.of(column, turn.started) for column in turn.columns}
+        return [
+            done.get(case.backend) or self._answers.of_unopened(case, self._unopened[case.backend], turn.started) for case in turn.cases
+        ]
 
     def _reserve(self, columns: Sequence[Column]) -> Prompts:
         """The prompts, made only where a backend has room for the whole batch: that of millions of rows takes minutes to make."""
@@ -244,78 +229,6 @@ class Runner:
         if self._effort.energy and column.measured == self._effort.runs:
             column.energy.measure(column.case, column.backend, prompts)
 
-    def _record(self, column: Column, started: datetime) -> Record:
-        if column.failure is not None:
-            return self._answer(column.case, started, column.backend.stack_version, failure=column.failure, checked=column.checked)
-        times = column.times()
-        case = column.case
-        return self._answer(
-            case,
-            started,
-            column.backend.stack_version,
-            times=times,
-            checked=column.checked,
-            pages=column.pages,
-            peak_memory=column.meter.peak,
-            energy=column.energy.result,
-            unsteady=column.unsteady,
-            launches=getattr(column.backend, "launches", None) if case.decode_length is not None else None,
-            sensors=column.sensors,
-            more={"first_tokens": column.first_tokens, **_link(column)},
-        )
-
-    def _unopened_record(self, case: Case, started: datetime) -> Record:
-        backend = self._unopened[case.backend]
-        return self._answer(case, started, backend.stack_version, failure=backend.failure)
-
-    def _answer(
-        self,
-        case: Case,
-        started: datetime,
-        stack_version: str,
-        *,
-        failure: Failure | None = None,
-        times: Mapping[str, Any] | None = None,
-        checked: Checked | None = None,
-        pages: PageUse | None = None,
-        peak_memory: PeakMemory | None = None,
-        energy: Mapping[str, Any] | None = None,
-        unsteady: int = 0,
-        launches: Mapping[str, int] | None = None,
-        sensors: Mapping[str, object] | None = None,
-        more: Mapping[str, Any] | None = None,
-    ) -> Record:
-        times = times or {}
-        expected = self._outlook_of(case)
-        if case.admission not in (None, "zigzag") or ("total_ms" in times and "prefill_ms" not in times):
-            expected = expected.whole(case.steps)
-        counted = {name: times.get(name) for name in ("prefill_ms", "decode_total_ms", "total_ms", "forward_ms")}
-        rates = throughput(work(batch_size=case.batch_size, sequence_length=case.sequence_length, steps=case.steps, **counted))
-        return Record(
-            **case.asked,
-            started_at=started.isoformat(timespec="milliseconds"),
-            stack_version=stack_version,
-            gpus=case.tensor_parallel if self._device.type == "cuda" else 0,
-            runs=self._effort.runs,
-            warmups=self._effort.warmups + unsteady,
-            status="ok" if failure is None else failure.status,
-            evidence=None if failure is None else failure.evidence,
-            throughput=rates,
-            peak_memory_bytes=peak_memory or PeakMemory(),
-            pages_peak=None if pages is None else pages.peak,
-            page_size=None if pages is None else pages.page_size,
-            sizes=self._sizes_of(case),
-            energy=energy,
-            launches=launches,
-            bound=expected.bound,
-            utilisation=expected.utilisation(times),
-            predicted=expected.predicted,
-            environment=self._environment if sensors is None else {**self._environment, "sensors": sensors},
-            checked=checked,
-            **(more or {}),
-            **times,
-        )
-
 
 def _link_bytes(backend: Backend) -> int | None:
     """What has come from the host so far, for a backend that says so."""
@@ -327,12 +240,3 @@ def _preparations(backend: Backend) -> int:
     """How much the backend has made so far that later runs find, for one that says so."""
     found: int = getattr(backend, "preparations", 0)
     return found
-
-
-def _link(column: Column) -> dict[str, Any]:
-    """What a record says of the link."""
-    if not column.link_bytes or not column.seconds:
-        return {}
-    rate, most = column.link_bytes / column.seconds, getattr(column.backend, "link_copy_bytes_s", None)
-    bound = None if most is None else {"copy_gb_s": most / 1e9, "share": rate / most}
-    return {"link_gb_s": rate / 1e9, "link_bound": bound}
