@@ -51,6 +51,26 @@ def chat_server(chat_model: Path) -> Iterator[RunningServer]:
         yield running
 
 
+@pytest.fixture(scope="session")
+def keyed_server(models: dict[str, Path]) -> Iterator[RunningServer]:
+    """A server with four permits and the key `sesame`. Whoever uses it leaves it idle."""
+    with dummy(models["llama"], *LIMITS, "--max-concurrent-requests", "4", "--api-key", "sesame") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small bert with 64 positions."""
+    return tiny_model(tmp_path_factory.mktemp("encoder"), "bert")
+
+
+@pytest.fixture(scope="session")
+def encoder_server(encoder: Path) -> Iterator[RunningServer]:
+    """A server of it with four permits."""
+    with dummy(encoder, "--max-concurrent-requests", "4") as running:
+        yield running
+
+
 @pytest.fixture
 def small_server(models: dict[str, Path]) -> Iterator[RunningServer]:
     """A server of its own for a test that ends or overloads it: four permits."""

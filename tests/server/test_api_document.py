@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 from running_server import RunningServer, dummy
 
-from tiny_models import tiny_model
-
 ROUTES = {
     "/": {"get", "post"},
     "/docs": {"get"},
@@ -108,12 +106,6 @@ def brief(chat_model: Path) -> Iterator[RunningServer]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    with dummy(tiny_model(tmp_path_factory.mktemp("documented"), "bert")) as running:
-        yield running
-
-
 def schemathesis(server: RunningServer, folder: Path, phases: str, *only: str) -> dict[tuple[str, str], set[int]]:
     """Runs it over the document with every check that holds here, and returns the statuses that each operation was answered with.
 
@@ -146,21 +138,21 @@ def without(statuses: dict[tuple[str, str], set[int]], hundred: int) -> set[tupl
     return {each for each in OPERATIONS if not any(status // 100 == hundred for status in statuses[each])}
 
 
-def test_whatever_the_document_allows_is_answered_as_it_says(brief: RunningServer, encoder: RunningServer, tmp_path: Path) -> None:
+def test_whatever_the_document_allows_is_answered_as_it_says(brief: RunningServer, encoder_server: RunningServer, tmp_path: Path) -> None:
     statuses = schemathesis(brief, tmp_path, "examples,fuzzing")
     assert without(statuses, 2) == {("post", "/v1/embeddings")}  # which a decoder has not
     assert {method for method, _ in without(statuses, 4)} <= {"get"}
-    statuses = schemathesis(encoder, tmp_path, "examples,fuzzing", "--include-path", "/v1/embeddings")
+    statuses = schemathesis(encoder_server, tmp_path, "examples,fuzzing", "--include-path", "/v1/embeddings")
     assert {status // 100 for status in statuses["post", "/v1/embeddings"]} == {2, 4}
     brief.alive()
 
 
 @pytest.mark.slow
-def test_every_corner_of_the_document_is_answered_as_it_says(brief: RunningServer, encoder: RunningServer, tmp_path: Path) -> None:
+def test_every_corner_of_the_document_is_answered_as_it_says(brief: RunningServer, encoder_server: RunningServer, tmp_path: Path) -> None:
     statuses = schemathesis(brief, tmp_path, "examples,coverage,fuzzing", "--max-examples", "60")
     assert without(statuses, 2) == {("post", "/v1/embeddings")}
     assert without(statuses, 4) <= {("get", "/")}  # a method that the address has not counts for the other one that it has
-    statuses = schemathesis(encoder, tmp_path, "examples,coverage,fuzzing")
+    statuses = schemathesis(encoder_server, tmp_path, "examples,coverage,fuzzing")
     assert {status // 100 for status in statuses["post", "/v1/embeddings"]} == {2, 4}
     assert without(statuses, 4) <= {("get", "/")}
     brief.alive()

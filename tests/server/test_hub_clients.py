@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import BadRequestError, OverloadedError, ValidationError
-from running_server import LIMITS, RunningServer, dummy, until
+from running_server import RunningServer, until
 from test_permits_over_http import Frozen
 from test_watched_server import scrape
 
@@ -82,16 +82,19 @@ def test_the_hubs_client_is_told_what_is_wrong(hub: InferenceClient, chat_server
     chat_server.alive()
 
 
-def test_the_hubs_client_is_told_that_the_server_is_full(models: dict[str, Path]) -> None:
-    with dummy(models["gpt2"], *LIMITS, "--max-concurrent-requests", "1") as full:
-        client = InferenceClient(full.url, token="none", timeout=60)
-        with Frozen(full):
-            connection = full.connect()
-            connection.request("POST", "/generate_stream", json.dumps({"inputs": "x"}), {"Content-Type": "application/json"})
-            until(lambda: scrape(full)["inferometer_permits_in_use"] == 1)
-            with pytest.raises(OverloadedError):
-                client.text_generation("hello", max_new_tokens=2)
+def test_the_hubs_client_is_told_that_the_server_is_full(keyed_server: RunningServer) -> None:
+    client = InferenceClient(keyed_server.url, token="sesame", timeout=60)
+    headers = {"Content-Type": "application/json", "Authorization": "Bearer sesame"}
+    held = [keyed_server.connect() for _ in range(4)]
+    with Frozen(keyed_server):
+        for connection in held:
+            connection.request("POST", "/generate_stream", json.dumps({"inputs": "x"}), headers)
+        until(lambda: scrape(keyed_server)["inferometer_permits_in_use"] == 4)
+        with pytest.raises(OverloadedError):
+            client.text_generation("hello", max_new_tokens=2)
+    for connection in held:
         connection.close()
+    until(lambda: scrape(keyed_server)["inferometer_permits_in_use"] == 0)
 
 
 def test_the_hubs_client_chats(hub: InferenceClient, chat_server: RunningServer) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from running_server import LIMITS, dummy
+from running_server import LIMITS, RunningServer, dummy
 
 
-def test_a_server_streams_weights_and_answers_as_one_that_keeps_them(models: dict[str, Path]) -> None:
+def test_a_server_streams_weights_and_answers_as_one_that_keeps_them(server: RunningServer, models: dict[str, Path]) -> None:
     asked = {"max_new_tokens": 8, "details": True}
-    with dummy(models["llama"], *LIMITS) as keeping:
-        wanted = keeping.generate("The plain request", **asked)
+    wanted = server.generate("The plain request", **asked)
     with dummy(models["llama"], *LIMITS, "--offload", "weights:0.5", "--host-memory", "0.1") as streaming:
         found = streaming.generate("The plain request", **asked)
         lines = [line for line in streaming.log.splitlines() if "pointless" in line]

@@ -212,11 +212,11 @@ def test_what_asks_for_nothing_new_is_passed_over(client: openai.OpenAI) -> None
     assert ask(client, extra_body=fields).choices == ask(client).choices
 
 
-def test_a_model_without_a_template_says_so(bloom_server: RunningServer) -> None:
-    answer = bloom_server.post("/v1/chat/completions", {"messages": MESSAGES})
+def test_a_model_without_a_template_says_so(server: RunningServer) -> None:
+    answer = server.post("/v1/chat/completions", {"messages": MESSAGES})
     assert answer.status == 400
     assert "has no chat template: use /v1/completions" in answer.json()["error"]["message"]
-    bloom_server.alive()
+    server.alive()
 
 
 def test_a_folders_template_serves_a_tokenizer_without_one_and_a_damaged_one_keeps_nobody_from_starting(tmp_path: Path) -> None:

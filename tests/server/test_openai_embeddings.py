@@ -13,18 +13,11 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
-from running_server import RunningServer, dummy, until
+from running_server import RunningServer, until
 
 from inferometer import LLM
 from inferometer.server.embedding_loop import EmbeddingLoop
 from inferometer.server.messages import Abort, Command, Embed, Embedded, Event, Refused, Stop
-from tiny_models import tiny_model
-
-
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small bert with 64 positions."""
-    return tiny_model(tmp_path_factory.mktemp("encoder"), "bert")
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +26,8 @@ def llm(encoder: Path) -> LLM:
 
 
 @pytest.fixture(scope="module")
-def server(encoder: Path) -> Iterator[RunningServer]:
-    with dummy(encoder, "--max-concurrent-requests", "4") as running:
-        yield running
+def server(encoder_server: RunningServer) -> RunningServer:
+    return encoder_server
 
 
 @pytest.fixture(scope="module")

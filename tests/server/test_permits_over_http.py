@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from typing import Any
@@ -26,10 +26,10 @@ def four(models: dict[str, Any]) -> Iterator[RunningServer]:
         yield running
 
 
-def ask(server: RunningServer, path: str, body: Any) -> HTTPConnection:
+def ask(server: RunningServer, path: str, body: Any, headers: Mapping[str, str] | None = None) -> HTTPConnection:
     """Sends a request and does not read its answer."""
     connection = server.connect()
-    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json", **(headers or {})})
     return connection
 
 
@@ -129,45 +129,54 @@ def test_a_stream_that_nobody_reads_on_ends(four: RunningServer) -> None:
     four.alive()
 
 
-def test_a_wait_has_an_end(models: dict[str, Any]) -> None:
-    more = ("--max-batch-size", "1", "--queue-seconds", "0.5", "--max-concurrent-requests", "3")
-    with dummy(models["llama"], *LIMITS, *more) as server:
-        server.alive()
-        with Frozen(server):
-            held = [ask(server, "/generate", SHORT) for _ in range(3)]
-            answers = [connection.getresponse() for connection in held]
-            assert [answer.status for answer in answers] == [503] * 3
-            assert json.loads(answers[0].read())["error_type"] == "overloaded"
-        for connection in held:
-            connection.close()
-        server.alive()
+# As browsers and HTTP clients send what is not Latin-1: as UTF-8 bytes.
+KEY = {"Authorization": "Bearer sésame".encode().decode("latin-1")}
 
 
-def test_the_key_opens_and_a_wrong_one_does_not(models: dict[str, Any]) -> None:
-    with dummy(models["llama"], *LIMITS, "--api-key", "sésame") as server:
-        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic s"}, {"Authorization": "Bearer"}):
-            for path in ("/generate", "/generate_stream", "/", "/v1/completions"):
-                answer = server.post(path, SHORT, headers)
-                assert answer.status == 401
-                assert answer.headers["www-authenticate"] == "Bearer"
-        assert server.post("/generate", SHORT).json() == {
-            "error": "The API key is missing or wrong",
-            "error_type": "authentication",
-        }
-        # As browsers and HTTP clients send what is not Latin-1: as UTF-8 bytes.
-        right = {"Authorization": "Bearer sésame".encode().decode("latin-1")}
-        assert server.post("/generate", SHORT, right).status == 200
-        for path in ("/health", "/ping", "/", "/info", "/docs"):
-            assert server.get(path).status == 200
+@pytest.fixture(scope="module")
+def guarded(models: dict[str, Any]) -> Iterator[RunningServer]:
+    """A server of three permits that wants a key, may be called from pages of two origins, and lets nobody wait for long."""
+    origins = ("--cors-allow-origin", "https://a.example", "--cors-allow-origin", "https://b.example")
+    waiting = ("--max-batch-size", "1", "--queue-seconds", "0.5", "--max-concurrent-requests", "3")
+    with dummy(models["llama"], *LIMITS, "--api-key", "sésame", *origins, *waiting) as running:
+        yield running
 
 
-def test_browsers_may_call_from_where_they_are_allowed_to(four: RunningServer, models: dict[str, Any]) -> None:
+def test_a_wait_has_an_end(guarded: RunningServer) -> None:
+    before = guarded.post("/generate", SHORT, KEY)
+    assert before.status == 200
+    with Frozen(guarded):
+        held = [ask(guarded, "/generate", SHORT, KEY) for _ in range(3)]
+        answers = [connection.getresponse() for connection in held]
+        assert [answer.status for answer in answers] == [503] * 3
+        assert json.loads(answers[0].read())["error_type"] == "overloaded"
+    for connection in held:
+        connection.close()
+    after = guarded.post("/generate", SHORT, KEY)
+    assert (after.status, after.body, guarded.get("/health").status) == (200, before.body, 200)
+
+
+def test_the_key_opens_and_a_wrong_one_does_not(guarded: RunningServer) -> None:
+    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic s"}, {"Authorization": "Bearer"}):
+        for path in ("/generate", "/generate_stream", "/", "/v1/completions"):
+            answer = guarded.post(path, SHORT, headers)
+            assert answer.status == 401
+            assert answer.headers["www-authenticate"] == "Bearer"
+    assert guarded.post("/generate", SHORT).json() == {
+        "error": "The API key is missing or wrong",
+        "error_type": "authentication",
+    }
+    assert guarded.post("/generate", SHORT, KEY).status == 200
+    for path in ("/health", "/ping", "/", "/info", "/docs"):
+        assert guarded.get(path).status == 200
+
+
+def test_browsers_may_call_from_where_they_are_allowed_to(four: RunningServer, guarded: RunningServer) -> None:
     asking = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
     allowed = four.request("OPTIONS", "/generate", headers=asking)
     assert (allowed.status, allowed.headers["access-control-allow-origin"]) == (200, "*")
     assert four.post("/generate", {"inputs": ""}, {"Origin": "https://a.example"}).headers["access-control-allow-origin"] == "*"
     openais = {**asking, "Access-Control-Request-Headers": "authorization,content-type,x-stainless-lang,x-stainless-os"}
     assert four.request("OPTIONS", "/v1/chat/completions", headers=openais).status == 200
-    with dummy(models["llama"], *LIMITS, "--cors-allow-origin", "https://a.example", "--cors-allow-origin", "https://b.example") as server:
-        assert server.request("OPTIONS", "/generate", headers=asking).headers["access-control-allow-origin"] == "https://a.example"
-        assert server.request("OPTIONS", "/generate", headers={**asking, "Origin": "https://c.example"}).status == 400
+    assert guarded.request("OPTIONS", "/generate", headers=asking).headers["access-control-allow-origin"] == "https://a.example"
+    assert guarded.request("OPTIONS", "/generate", headers={**asking, "Origin": "https://c.example"}).status == 400

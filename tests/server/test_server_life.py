@@ -9,8 +9,10 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import openai
 import pytest
 from running_server import LIMITS, RunningServer, children, dummy, is_running, until
 
@@ -39,7 +41,6 @@ def start(models: dict[str, Path], *more: str) -> tuple[int, str, float]:
         (("--num-shard", "0"), "--num-shard must be at least 1"),
         (("--num-shard", "3"), "--num-shard 3 does not divide tiny-llama (4 heads"),
         (("--max-batch-total-tokens", "99999999999"), "--max-batch-total-tokens 99999999999 needs 6250000000 pages of KV cache"),
-        (("--gpu-memory", "0.000001"), "no memory is left for the KV cache"),
         (("--tokenizer", "/nowhere"), "no tokenizer at /nowhere"),
         (("--sharded", "maybe"), "--sharded must be true or false, not 'maybe'"),
         (("--max-best-of", "9", "--max-concurrent-requests", "4"), "--max-best-of 9 is more than --max-concurrent-requests 4"),
@@ -88,39 +89,47 @@ def test_a_port_in_use_is_told(models: dict[str, Path]) -> None:
     assert "cannot be used: Address already in use; use another --port" in log
 
 
-def test_a_stale_socket_file_changes_nothing(models: dict[str, Path], tmp_path: Path) -> None:
-    stale = tmp_path / "uds-0"
+ENVIRONMENT = {
+    "MODEL_ID": "someone/tiny",
+    "MAX_BEST_OF": "5",
+    "MAX_STOP_SEQUENCES": "7",
+    "WEIGHTS": "dummy",
+    "HOSTNAME": "elsewhere",
+    "MAX_TOP_N_TOKENS": "2",
+    "VALIDATION_WORKERS": "1",
+    "DISABLE_CUSTOM_KERNELS": "true",
+    "TRUST_REMOTE_CODE": "true",
+    "MAX_WAITING_TOKENS": "7",
+}
+
+
+@pytest.fixture(scope="module")
+def configured(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A server told by its environment and by flags, where another's socket was left."""
+    folder = tmp_path_factory.mktemp("configured")
     with socket.socket(socket.AF_UNIX) as left:
-        left.bind(str(stale))
-    with dummy(models["llama"], *LIMITS, "--shard-uds-path", str(tmp_path / "uds")) as server:
-        server.alive()
-        assert "--shard-uds-path has no effect: the engine is reached through a socket pair without a name" in server.log
+        left.bind(str(folder / "uds-0"))
+    environment = {**ENVIRONMENT, "WEIGHTS_CACHE_OVERRIDE": str(models["bloom"])}
+    more = ("--max-stop-sequences", "2", "--shard-uds-path", str(folder / "uds"))
+    with RunningServer("--device", "cpu", *LIMITS, *more, environment=environment) as running:
+        yield running
 
 
-def test_settings_come_from_the_environment_and_flags_win(models: dict[str, Path]) -> None:
-    environment = {
-        "MODEL_ID": str(models["gpt2"]),
-        "MAX_BEST_OF": "5",
-        "MAX_STOP_SEQUENCES": "7",
-        "WEIGHTS": "dummy",
-        "HOSTNAME": "elsewhere",
-        "MAX_TOP_N_TOKENS": "2",
-        "VALIDATION_WORKERS": "1",
-        "DISABLE_CUSTOM_KERNELS": "true",
-        "WEIGHTS_CACHE_OVERRIDE": str(models["bloom"]),
-        "TRUST_REMOTE_CODE": "true",
-        "MAX_WAITING_TOKENS": "7",
-    }
-    with RunningServer("--max-stop-sequences", "2", "--device", "cpu", *LIMITS, environment=environment) as server:
-        info = server.get("/info").json()
-        refused = server.post("/generate", {"inputs": "x", "parameters": {"top_n_tokens": 3, "details": True}})
-        assert (refused.status, refused.json()["error"]) == (422, "`top_n_tokens` must be at most 2")
-        assert len(server.generate("x", top_n_tokens=2, details=True, max_new_tokens=1)["details"]["top_tokens"][0]) == 2
-        for pointless in ("--trust-remote-code", "--max-waiting-tokens"):
-            assert f"{pointless} has no effect" in server.log
-    assert (info["model_id"], info["max_best_of"], info["max_stop_sequences"]) == (str(models["gpt2"]), 5, 2)
+def test_a_stale_socket_file_changes_nothing(configured: RunningServer) -> None:
+    configured.alive()
+    assert "--shard-uds-path has no effect: the engine is reached through a socket pair without a name" in configured.log
+
+
+def test_settings_come_from_the_environment_and_flags_win(configured: RunningServer) -> None:
+    info = configured.get("/info").json()
+    refused = configured.post("/generate", {"inputs": "x", "parameters": {"top_n_tokens": 3, "details": True}})
+    assert (refused.status, refused.json()["error"]) == (422, "`top_n_tokens` must be at most 2")
+    assert len(configured.generate("x", top_n_tokens=2, details=True, max_new_tokens=1)["details"]["top_tokens"][0]) == 2
+    for pointless in ("--trust-remote-code", "--max-waiting-tokens"):
+        assert f"{pointless} has no effect" in configured.log
+    assert (info["model_id"], info["max_best_of"], info["max_stop_sequences"]) == (ENVIRONMENT["MODEL_ID"], 5, 2)
     assert (info["validation_workers"], info["max_waiting_tokens"]) == (1, 7)
-    with RunningServer("--device", "cpu", environment={**environment, "MAX_BEST_OF": "many"}, wait=False) as server:
+    with RunningServer("--device", "cpu", environment={**ENVIRONMENT, "MAX_BEST_OF": "many"}, wait=False) as server:
         assert server.process.wait(30) == 2
         server._reader.join()
         assert "MAX_BEST_OF must be a whole number, not 'many'" in server.log
@@ -156,11 +165,10 @@ def test_nobody_is_let_in_before_it_is_warm(models: dict[str, Path]) -> None:
         assert "serving" in server.log
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_open_requests_finish(small_server: RunningServer, number: int) -> None:
+def test_a_signal_lets_open_requests_finish(small_server: RunningServer) -> None:
     engine = small_server.engine_process()
     connection, response = small_server.open_stream("/generate_stream", LONG)
-    small_server.process.send_signal(number)
+    small_server.process.send_signal(signal.SIGTERM)
     small_server.wait_for_log("ending: 1 permits")
     assert small_server.post("/generate", LONG).status == 503
     assert small_server.get("/health").status == 503
@@ -180,23 +188,12 @@ def test_a_second_signal_ends_it_now(models: dict[str, Path]) -> None:
         asking = threading.Thread(target=lambda: answers.append(server.post("/generate", LONG).status))
         asking.start()
         until(lambda: b"inferometer_permits_in_use 1.0\n" in server.get("/metrics").body)
-        server.process.send_signal(signal.SIGTERM)
+        server.process.send_signal(signal.SIGINT)  # which lets what is open go on as well
         server.wait_for_log("ending: 1 permits")
         assert server.end() == 0
         asking.join(20)
         assert answers == [503]
         assert not is_running(engine)
-
-
-def test_draining_has_an_end(models: dict[str, Path]) -> None:
-    with dummy(models["llama"], *LIMITS, "--drain-seconds", "0") as server:
-        os.kill(server.engine_process(), signal.SIGSTOP)
-        connection = server.connect()
-        connection.request("POST", "/generate_stream", json.dumps(LONG), {"Content-Type": "application/json"})
-        response = connection.getresponse()
-        assert server.end() == 0
-        assert json.loads(response.read().decode().removeprefix("data:"))["error_type"] == "incomplete_generation"
-        connection.close()
 
 
 def test_a_killed_server_takes_its_engine_along(small_server: RunningServer) -> None:
@@ -225,11 +222,21 @@ def test_a_signal_while_it_loads_ends_it(models: dict[str, Path]) -> None:
 
 
 def test_a_dead_engine_is_told(small_server: RunningServer) -> None:
+    engine = small_server.engine_process()
     connection, response = small_server.open_stream("/generate_stream", LONG)
-    os.kill(small_server.engine_process(), signal.SIGKILL)
-    last = json.loads(response.read().decode().strip().rpartition("data:")[2])
-    connection.close()
-    assert last["error_type"] == "generation"
+    os.kill(engine, signal.SIGSTOP)
+    prompt = {"model": "tgi", "prompt": "x", "max_tokens": 4}
+    with openai.OpenAI(base_url=f"{small_server.url}/v1", api_key="x", max_retries=0) as client:
+        stream = client.completions.create(stream=True, **prompt)  # its head comes all the same
+        os.kill(engine, signal.SIGKILL)
+        last = json.loads(response.read().decode().strip().rpartition("data:")[2])
+        connection.close()
+        assert last["error_type"] == "generation"
+        with pytest.raises(openai.APIError, match="Request failed during generation"):
+            list(stream)
+        with pytest.raises(openai.InternalServerError):
+            client.completions.create(**prompt)
+    assert small_server.post("/v1/completions", {"prompt": "x"}).json()["error"]["type"] == "server_error"
     for path in ("/health", "/ping", "/"):
         answer = small_server.get(path)
         assert (answer.status, answer.json()) == (503, {"error": "unhealthy", "error_type": "healthcheck"})
@@ -237,8 +244,8 @@ def test_a_dead_engine_is_told(small_server: RunningServer) -> None:
     assert small_server.end() == 1
 
 
-def test_an_engine_that_stands_still_is_told(models: dict[str, Path]) -> None:
-    with dummy(models["llama"], *LIMITS, "--stall-seconds", "1") as server:
+def test_an_engine_that_stands_still_is_told_and_draining_has_an_end(models: dict[str, Path]) -> None:
+    with dummy(models["llama"], *LIMITS, "--stall-seconds", "1", "--drain-seconds", "0") as server:
         engine = server.engine_process()
         os.kill(engine, signal.SIGSTOP)
         connection = server.connect()
@@ -248,3 +255,10 @@ def test_an_engine_that_stands_still_is_told(models: dict[str, Path]) -> None:
         assert connection.getresponse().status == 200
         connection.close()
         server.alive()
+        os.kill(engine, signal.SIGSTOP)
+        connection = server.connect()
+        connection.request("POST", "/generate_stream", json.dumps(LONG), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        assert server.end() == 0
+        assert json.loads(response.read().decode().removeprefix("data:"))["error_type"] == "incomplete_generation"
+        connection.close()
