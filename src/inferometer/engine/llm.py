@@ -2,56 +2,33 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
-from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Literal, Self
 
-import torch
-
-from inferometer.engine.device import resolve_dtype, resolve_kv_dtype, resolve_numerics, synchronise
 from inferometer.engine.engine import SEATS, Engine
-from inferometer.engine.loaded_part import DeviceLimits, load_part
-from inferometer.engine.page_room import PageRoom
-from inferometer.engine.parallel.leader import Leader
-from inferometer.engine.parallel.placement import rank_device
-from inferometer.engine.parallel.rank_engine import LeadingEngine
+from inferometer.engine.loaded_model import LoadedModel
+from inferometer.engine.model_settings import ModelSettings
 from inferometer.engine.parallel.ranks import Ranks
-from inferometer.engine.parallel.start import end_ranks, local_ranks, ranks_of, share_threads
-from inferometer.engine.parallel.wire import RANKS, Call, Forget
 from inferometer.engine.pooling import Pooling, read_pooling
 from inferometer.engine.prompt_reader import PromptReader, Prompts
-from inferometer.engine.residency.storage import Storage
-from inferometer.engine.residency.streamed import StreamedLayers
-from inferometer.engine.room_beside import RoomBeside
 from inferometer.engine.shared_loop import SharedLoop
-from inferometer.engine.streamed_sweeps import over_the_link, sweep_tokens_for, tokens_beside_the_link
-from inferometer.engine.text_graphs import TextGraphs
-from inferometer.engine.text_states import hidden_states, log_probabilities, vectors
-from inferometer.engine.tuning import SECONDS, tune
+from inferometer.engine.streamed_sweeps import over_the_link
+from inferometer.engine.text_states import vectors
 from inferometer.errors import UserError
-from inferometer.kernels.skinny_choice import BUCKETS
-from inferometer.model.description import describe, with_weights
-from inferometer.model.quantisation import check_quantize, read_quantisation, resolve_quantize
-from inferometer.model.shard import check_shards
-from inferometer.nn.numerics import Numerics
-from inferometer.schedule.admission import Admission
 from inferometer.schedule.admission import admission as admission_of
 from inferometer.schedule.completion import Completion, StreamedToken
 from inferometer.schedule.request import Request
-from inferometer.schedule.sampling import SEEDS, SamplingParams
+from inferometer.schedule.sampling import SamplingParams
 from inferometer.text.load import load_tokenizer
 
 if TYPE_CHECKING:
     import numpy
 
-T = TypeVar("T")
 
-
-class LLM:
+class LLM(LoadedModel):
     """A transformer on a device, ready to generate (decoders) or encode (encoders).
 
     model: a local folder or .gguf file, a preset or Hub id; None for the embedded model.
@@ -101,81 +78,39 @@ class LLM:
         deterministic: bool = False,
         seed: int = 0,
     ) -> None:
-        # What other ranks make theirs of. Text is rank 0's alone.
-        settings = {name: value for name, value in locals().items() if name not in ("self", "tensor_parallel", "tokenizer")}
-        self._limits = DeviceLimits(gpu_memory, memory_fraction)
-        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < SEEDS:
-            raise UserError(f"seed must be a whole number from 0 to 2^64 - 1, not {seed!r}")
-        if not isinstance(deterministic, bool):
-            raise UserError(f"deterministic must be True or False, not {deterministic!r}")
+        settings = ModelSettings(
+            model=model,
+            revision=revision,
+            dtype=dtype,
+            device=device,
+            weights=weights,
+            quantize=quantize,
+            kv_dtype=kv_dtype,
+            admission=admission,
+            group_size=group_size,
+            num_groups=num_groups,
+            offload=offload,
+            percent=percent,
+            host_memory=host_memory,
+            disk=disk,
+            gpu_memory=gpu_memory,
+            memory_fraction=memory_fraction,
+            deterministic=deterministic,
+            seed=seed,
+        )
         self.admission = admission_of(admission, group_size, num_groups)
-        self._storage = Storage.of(offload, percent, host_memory, disk)
-        local_rank, local_size = local_ranks(tensor_parallel)
-        size = tensor_parallel if isinstance(tensor_parallel, int) else tensor_parallel.size
-        if size > 1 and self._storage.offload.name is not None:
-            raise UserError("--offload and --percent are for one device; leave them out, or --tensor-parallel")
-        self.device = rank_device(device, local_rank, local_size)
-        numerics = resolve_numerics(self.device, deterministic=deterministic)
-        resolve_dtype(dtype, self.device, None)  # a wrong --dtype is told before any file is opened
-        check_quantize(quantize)
-        narrow = resolve_kv_dtype(kv_dtype, deterministic=deterministic)
-        if self._storage.offload.pages and narrow is not None:
-            raise UserError(f"--kv-dtype {kv_dtype} keeps all pages on the device; leave it out, or leave out --offload pages")
-        described = describe(None if model is None else str(model), config_only=weights == "dummy", revision=revision)
-        self.description = described if weights == "dummy" else with_weights(described, revision=revision)
-        self.weight_format = resolve_quantize(quantize, read_quantisation(self.description.config, self.description.name))
         self._engine: Engine | None = None
         self._device_room = 0  # pages that the engine's device has memory for
         self._loop = SharedLoop()
-        self.last_states: torch.Tensor | None = None  # of the text that was read last
-        if size > 1:
-            check_shards(self.description.spec, size)  # before anything is started
-        self.ranks = ranks = ranks_of(tensor_parallel)
-        self._name = RANKS  # under which other ranks hold theirs
-        self._end: Callable[[], object] | None = None
-        if isinstance(ranks, Leader):
-            self._lead(ranks, settings, (weights, dtype, numerics, narrow, seed), started=isinstance(tensor_parallel, int) and ranks.owned)
-        elif ranks.leads:
-            self._load(weights, dtype, numerics, narrow, seed)
+        self.seed = seed
+        super().__init__(settings, tensor_parallel)
         if tokenizer is None and weights == "dummy":
             tokenizer = "byte"
         # Text is rank 0's alone.
-        self.tokenizer = load_tokenizer(self.description.path if tokenizer is None else tokenizer) if ranks.leads else None
-        if ranks.leads:
+        self.tokenizer = load_tokenizer(self.description.path if tokenizer is None else tokenizer) if self.ranks.leads else None
+        if self.ranks.leads:
             eos = self.description.eos_token_ids or (() if self.tokenizer is None else self.tokenizer.eos_token_ids)
             self._reader = PromptReader(self.spec, self.tokenizer, tuple(eos))
-        self.seed = seed
-
-    def _lead(self, ranks: Leader, settings: dict[str, Any], loading: tuple[Any, ...], *, started: bool) -> None:
-        """Has the other ranks find the model, then all load it. started: whether they were for this model, and end with it."""
-        self._name = name = ranks.name()
-        if started:
-            self._end = weakref.finalize(self, partial(end_ranks, ranks, share_threads(self.device, ranks.local_size)))
-        else:
-            self._end = weakref.finalize(self, partial(ranks.tell, Forget(name)))
-        try:
-            ranks.ask(Call(RANKS, _following, (settings,), answered=True, keeps=name), lambda: None, last=started)
-            ranks.ask(Call(name, LLM._load, loading, answered=True), lambda: self._load(*loading), last=started)
-        except BaseException:
-            self._end()
-            raise
-
-    def _load(self, weights: Literal["auto", "dummy"], dtype: str, numerics: Numerics, narrow: torch.dtype | None, seed: int) -> None:
-        """This rank's part of the weights."""
-        part = load_part(
-            self.description,
-            self.weight_format,
-            self.device,
-            dtype,
-            numerics,
-            self.ranks,
-            self._storage,
-            self._limits,
-            weights=weights,
-            seed=seed,
-        )
-        self.spec, self.dtype, self.model = part.spec, part.dtype, part.model
-        self.kv_dtype = part.dtype if narrow is None else narrow
 
     @property
     def engine(self) -> Engine:
@@ -195,83 +130,6 @@ class LLM:
                 admission=over_the_link(self.admission, self.prompts_beside),
             )
         return self._engine
-
-    def sweep_tokens(self, admission: Admission, seats: int) -> int:
-        """The most tokens of a sweep under an admission of so many sequences, as far as --gpu-memory lets them."""
-        return self._beside.sweep_tokens(sweep_tokens_for(admission, self.prompts_beside, seats), seats)
-
-    @cached_property
-    def prompts_beside(self) -> int | None:
-        """Prompt tokens that the device computes while a sweep's weights come in; None where none come, or nobody knows."""
-        return tokens_beside_the_link(self.model, self.weight_format)
-
-    def page_room(self, *, seats: int, sweep_tokens: int, wanted: int | None = None, device: int | None = None) -> PageRoom:
-        """Pages that both sides have room for now, beside sweeps of so many sequences and tokens; no more than `wanted`.
-
-        device: what `room` said of them, if it has been asked. Warns where all wanted would fit on the device, though some are to be
-        elsewhere. Raises UserError if there is room for none.
-        """
-        device = self.room(seats=seats, sweep_tokens=sweep_tokens) if device is None else device
-        return self._beside.shared(device, seats=seats, wanted=wanted)
-
-    @cached_property
-    def text_graphs(self) -> TextGraphs:
-        """Forwards of whole texts, recorded where that pays."""
-        return TextGraphs(self.model)
-
-    @property
-    def _beside(self) -> RoomBeside:
-        return RoomBeside(self.model, self.kv_dtype, self._storage, self._limits)
-
-    def make_engine(self, *, pages: int, **settings: Any) -> Engine:
-        """An engine over this model, on every rank, with such pages and other settings of `Engine`; the cache is in the model's `kv_dtype`.
-
-        Raises what Engine raises.
-        """
-        settings = {"pages": pages, "kv_dtype": self.kv_dtype, **settings}
-        if isinstance(self.ranks, Leader):
-            return LeadingEngine(self.ranks, self._name, self.model, **settings)
-        return Engine(self.model, **settings)
-
-    def everywhere(self, function: Callable[..., T], *arguments: Any) -> T:
-        """function(llm, *arguments), of a function that a module defines, on every rank; what it gives on this one.
-
-        For whatever calls the model itself, in which all its ranks take part. Raises what the function does, and RanksError.
-        """
-        if isinstance(self.ranks, Leader):
-            return self.ranks.run(Call(self._name, function, arguments), lambda: function(self, *arguments))
-        return function(self, *arguments)
-
-    def synchronise(self) -> None:
-        """Waits until the device has done all that was asked of it. Raises RanksError."""
-        if isinstance(self.ranks, Leader) and self.device.type == "cuda":
-            event: Any = torch.cuda.Event  # untyped in torch
-            arrived = event()
-            arrived.record(torch.cuda.current_stream(self.device))
-            self.ranks.wait(arrived)
-        synchronise(self.device)
-
-    def tune(self, rows: Sequence[int] = BUCKETS, *, seconds: float = SECONDS) -> int:
-        """Has launches chosen, on a GPU by measuring; to be called before memory is measured and sweeps are recorded.
-
-        rows: for how many, one of each of the buckets in which they count; seconds: after which no further measurement is started.
-        Returns how many launches were measured.
-        """
-        return self.everywhere(_tune, tuple(rows), seconds)
-
-    def room(self, *, seats: int, sweep_tokens: int) -> int:
-        """Pages of KV cache that the device has memory for now, beside sweeps of so many sequences and tokens: the fewest of all ranks.
-
-        Raises UserError if there is memory for none.
-        """
-        if isinstance(self.ranks, Leader):
-            call = Call(self._name, LLM._room, (seats, sweep_tokens), answered=True)
-            own, others = self.ranks.ask(call, lambda: self._room(seats, sweep_tokens))
-            return min(own, *map(int, others))
-        return self._room(seats, sweep_tokens)
-
-    def _room(self, seats: int, sweep_tokens: int) -> int:
-        return self._beside.device_pages(seats, sweep_tokens)
 
     @property
     def context_limit(self) -> int | None:
@@ -328,17 +186,6 @@ class LLM:
         rows = [self._reader.cut(ids, len(ids) if limit is None else limit) for ids in self._reader.token_ids(texts)]
         return self.everywhere(vectors, rows, how).numpy()
 
-    def hidden_states(self, token_ids: Sequence[int]) -> torch.Tensor:
-        """(tokens, hidden) on the device: what `log_probabilities` makes the distribution after each token of.
-
-        Through a KV cache of their own where that is in fewer bits than the activations.
-        """
-        return self.everywhere(hidden_states, tuple(token_ids))
-
-    def log_probabilities(self, start: int, stop: int) -> torch.Tensor:
-        """float32 (positions, vocabulary): of the next token, after tokens start to stop of the last `hidden_states`."""
-        return self.everywhere(log_probabilities, start, stop)
-
     def reorder(self, admission: str, group_size: int | None = None, num_groups: int | None = None) -> None:
         """Drops all requests and runs what comes under another admission. Raises UserError for settings that mean nothing."""
         order = admission_of(admission, group_size, num_groups)
@@ -353,12 +200,7 @@ class LLM:
         if self._engine is not None:
             self._engine.close()
             self._engine = None
-        self.last_states = None
-        self.__dict__.pop("text_graphs", None)
-        if isinstance(self.model.residency, StreamedLayers):
-            self.model.residency.close()
-        if self._end is not None:
-            self._end()
+        super().close()
 
     def __enter__(self) -> Self:
         return self
@@ -393,12 +235,3 @@ class LLM:
     def _folder(self) -> Path | None:
         path = self.description.path
         return path if path is not None and path.is_dir() else None
-
-
-def _following(ranks: Ranks, settings: dict[str, Any]) -> LLM:
-    """Another rank's, which has found the model and loads its part when it is told to."""
-    return LLM(**settings, tensor_parallel=ranks)
-
-
-def _tune(llm: LLM, rows: tuple[int, ...], seconds: float) -> int:
-    return tune(llm.model, rows, seconds=seconds)

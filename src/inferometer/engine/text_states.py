@@ -1,6 +1,6 @@
 """What a model makes of a text that is read and not continued: vectors, hidden states, the distribution of each next token.
 
-Each function runs on every rank of a model (`LLM.everywhere`).
+Each function runs on every rank of a model (`LoadedModel.everywhere`).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from inferometer.nn.cache import PagedCache
 from inferometer.nn.numerics import Numerics
 
 if TYPE_CHECKING:
-    from inferometer.engine.llm import LLM
+    from inferometer.engine.loaded_model import LoadedModel
 
 _TOGETHER: Final = 32
 """Texts of one forward."""
 
 
 @torch.inference_mode()
-def vectors(llm: LLM, rows: Sequence[Sequence[int]], how: Pooling) -> torch.Tensor:
+def vectors(llm: LoadedModel, rows: Sequence[Sequence[int]], how: Pooling) -> torch.Tensor:
     """float32 (rows, hidden) on the host: one vector for each text's token ids."""
     model = llm.model
     out = torch.empty(len(rows), llm.spec.hidden)
@@ -38,7 +38,7 @@ def vectors(llm: LLM, rows: Sequence[Sequence[int]], how: Pooling) -> torch.Tens
 
 
 @torch.inference_mode()
-def hidden_states(llm: LLM, token_ids: Sequence[int]) -> torch.Tensor:
+def hidden_states(llm: LoadedModel, token_ids: Sequence[int]) -> torch.Tensor:
     """(tokens, hidden) on the device. Each rank keeps its own, for `log_probabilities`."""
     if llm.kv_dtype == llm.dtype:
         states = llm.model.sweep(prompt_batch([token_ids], llm.device))
@@ -51,7 +51,7 @@ def hidden_states(llm: LLM, token_ids: Sequence[int]) -> torch.Tensor:
 
 
 @torch.inference_mode()
-def log_probabilities(llm: LLM, start: int, stop: int) -> torch.Tensor:
+def log_probabilities(llm: LoadedModel, start: int, stop: int) -> torch.Tensor:
     """float32 (positions, vocabulary), after tokens start to stop of the text that was read last. Raises RuntimeError if none was."""
     if llm.last_states is None:
         raise RuntimeError("no text has been read whose next tokens could be likely")

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from inferometer.bench.backends.backend import Prompts
-from inferometer.engine.llm import LLM
+from inferometer.engine.loaded_model import LoadedModel
 from inferometer.nn.batch import prompt_batch
 
 
 @torch.inference_mode()
-def forward(llm: LLM, prompts: Prompts, loss: bool) -> float | None:
+def forward(llm: LoadedModel, prompts: Prompts, loss: bool) -> float | None:
     """One pass with logits at every position; with `loss` their mean next-token cross-entropy in nats, else None, as of an encoder."""
     model = llm.model
     hidden, batch = llm.text_graphs.states(prompts)
@@ -30,7 +30,7 @@ def forward(llm: LLM, prompts: Prompts, loss: bool) -> float | None:
 
 
 @torch.inference_mode()
-def logits(llm: LLM, prompts: Prompts, last_only: bool) -> Tensor:
+def logits(llm: LoadedModel, prompts: Prompts, last_only: bool) -> Tensor:
     """float32 (prompts, positions, vocabulary), of the last position alone or of all; of an encoder (prompts, positions, hidden), with
     the pooled output, where it has one, as one more position.
     """

@@ -1,0 +1,44 @@
+"""What is asked of a model that is to be loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from inferometer.errors import UserError
+from inferometer.schedule.sampling import SEEDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSettings:
+    """As `LLM` has them, each under the name of its argument; what other ranks load their parts by, too.
+
+    Raises UserError for a seed or a choice of numerics that is none; the others are checked where they are read.
+    """
+
+    model: str | Path | None
+    revision: str | None
+    dtype: str
+    device: str
+    weights: Literal["auto", "dummy"]
+    quantize: str | None
+    kv_dtype: str
+    admission: str
+    group_size: int | None
+    num_groups: int | None
+    offload: str | None
+    percent: str | Sequence[int] | None
+    host_memory: float | None
+    disk: str | Path | None
+    gpu_memory: float | None
+    memory_fraction: float
+    deterministic: bool
+    seed: int
+
+    def __post_init__(self) -> None:
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < SEEDS:
+            raise UserError(f"seed must be a whole number from 0 to 2^64 - 1, not {self.seed!r}")
+        if not isinstance(self.deterministic, bool):
+            raise UserError(f"deterministic must be True or False, not {self.deterministic!r}")
