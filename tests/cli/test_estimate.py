@@ -177,6 +177,9 @@ def test_an_encoder_is_one_forward(capsys: pytest.CaptureFixture[str]) -> None:
         (["opt-1.3b", "--device", "t4", "--batch-size", "0"], "--batch-size"),
         (["opt-1.3b", "--device", "t4", "--sequence-length", "4000"], "--sequence-length 4000"),
         (["opt-1.3b", "--device", "t4", "--loss"], "--loss goes with --forward-only"),
+        (["opt-1.3b", "--device", "t4", "--forward-only", "--decode-length", "4"], "which --forward-only does not; leave it out"),
+        (["bert-base", "--device", "t4", "--decode-length", "4"], "bert-base is an encoder; leave it out"),
+        (["opt-1.3b", "--device", ""], "'': no such device"),
     ],
 )
 def test_wrong_usage_is_one_line_and_two(flags: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -72,6 +72,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     model = describe(arguments.model, config_only=True, read=read_outline)
     forward_only = arguments.forward_only or model.spec.encoder
+    if forward_only and arguments.decode_length is not None:
+        why = f"and {model.spec.name} is an encoder" if model.spec.encoder else "which --forward-only does not"
+        raise UserError(f"--decode-length is how many tokens a model generates, {why}; leave it out")
     decode = None if forward_only else arguments.decode_length or _DECODE
     room = (model.spec.context_limit or _LENGTH + _DECODE) - (decode or 0)
     asked: dict[str, Any] = {
