@@ -77,7 +77,9 @@ def _unknown(device: str) -> UserError:
     # `h100` is meant for one of the H100s, though `h200` has more letters in common.
     near = [slug for slug in slugs() if wanted and slug.startswith(wanted)] or get_close_matches(wanted, slugs(), n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
-    return UserError(f"{device or repr(device)}: no such device; {hint}`inferometer devices` lists them, and a TOML file describes one of your own")
+    return UserError(
+        f"{device or repr(device)}: no such device; {hint}`inferometer devices` lists them, and a TOML file describes one of your own"
+    )
 
 
 def _normal(name: str) -> str:
