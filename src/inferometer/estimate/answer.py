@@ -220,6 +220,8 @@ class Estimate:
             parts[phase] = {
                 "expected": dict(each.cost.kinds),
                 "host": each.cost.host_ms,
+                "host_link": each.cost.stream_ms,
+                "host_link_bound": each.bound.stream_ms,
                 "bound": dict(each.bound.kinds),
                 "bound_shares": dict(each.bound.shares),
                 "ops": [_op(part, each.cost.clock) for part in each.cost.ops],
