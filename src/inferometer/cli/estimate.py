@@ -216,9 +216,13 @@ def _memory(found: Estimate) -> list[str]:
 
 def _shortage(found: Estimate) -> str:
     short = f"{gib(found.short_by_bytes or 0)} short of the {gib(found.memory.device_bytes)} that it needs on each device"
+    slower = found.fit.offload
+    if found.remedy is None and slower is not None:
+        return f"{short}; it would fit at the speed of the host link, with {slower}"
     if found.remedy is None:
         return f"{short}; no batch size, number format or shard count that the device joins makes it fit: use a larger --device"
-    return f"{short}; it would fit with {found.remedy}"
+    also = "" if slower is None else f", or at the speed of the host link with {slower}"
+    return f"{short}; it would fit with {found.remedy}{also}"
 
 
 def _kinds(found: Estimate) -> list[str]:

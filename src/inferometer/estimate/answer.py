@@ -274,6 +274,7 @@ class Estimate:
             "fits": self.fits,
             "short_by_bytes": self.short_by_bytes,
             "remedy": self.remedy,
+            "remedy_offload": self.fit.offload,
             "largest_batch": self.largest_batch,
             "largest_context": self.largest_context,
             "verify": self.verify,
