@@ -181,6 +181,17 @@ def test_the_tolerance_is_the_users(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "by more than 15 %" in capsys.readouterr().out
 
 
+def test_two_files_without_a_case_in_common_do_not_pass_as_no_regression(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = write(tmp_path / "old.jsonl", made(STEADY, STEADY))
+    new = write(tmp_path / "new.jsonl", made(STEADY, STEADY, batch_size=2))
+    assert main(["report", "--compare", str(old), str(new)]) == 2
+    said = capsys.readouterr()
+    assert "Nothing compared. 0 times compared" in said.out
+    assert "1 new cases, 1 missing" in said.out
+    assert "No regression" not in said.out
+    assert said.err.startswith("inferometer: error: --compare OLD NEW: no case that ran is in both")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -73,6 +73,23 @@ def test_what_does_not_fit_ends_well_unless_fit_is_required(capsys: pytest.Captu
     assert main([*asked, "--require-fit", "--gpus", "8"]) == 0
 
 
+def test_what_the_host_link_brings_stands_beside_the_ops(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["estimate", "opt-6.7b", "--device", "rtx-3080", "--batch-size", "8"]
+    assert main(asked) == 0
+    assert "\nhost link, beside " not in capsys.readouterr().out
+    assert main([*asked, "--offload", "weights"]) == 0
+    assert "\nhost link, beside " in capsys.readouterr().out
+    for offload in ("weights", "pages"):
+        assert main([*asked, "--offload", offload, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        for phase in ("prefill_ms", "decode_token_ms"):
+            parts = found["breakdown"][phase]
+            assert parts["host_link"] > parts["host_link_bound"] > 0
+            # Beside each other: the slowest decides.
+            assert found[phase] == pytest.approx(max(sum(parts["expected"].values()), parts["host"], parts["host_link"]), rel=1e-3)
+            assert found["bound"][phase] == pytest.approx(max(sum(parts["bound"].values()), parts["host_link_bound"]), rel=1e-3)
+
+
 def test_gpus_are_all_used_unless_shards_are_given(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["estimate", "llama-2-70b", "--device", "a100-sxm-80gb", "--gpus", "4", "--link", "nvswitch", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

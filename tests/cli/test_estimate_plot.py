@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -43,6 +44,13 @@ def test_each_kind_is_an_image_with_its_axes(kind: str, words: set[str], tmp_pat
 
 def test_every_kind_is_tested() -> None:
     assert KINDS == ("breakdown", "roofline", "batch", "context", "card")
+
+
+def test_what_the_host_link_brings_is_told_beside_the_ops(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["estimate", "opt-6.7b", "--device", "l4", "--offload", "weights", "--plot", str(tmp_path / "plot.svg")]
+    assert main([*asked, "--json"]) == 0
+    brought = json.loads(capsys.readouterr().out)["breakdown"]["decode_token_ms"]["host_link"]
+    assert f"decode (token), beside {brought:.3g} ms of the host link: time of all layers (ms)" in _words(tmp_path / "plot.svg")
 
 
 def test_contexts_that_the_model_does_not_have_are_left_out(tmp_path: Path) -> None:

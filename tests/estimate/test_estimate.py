@@ -159,6 +159,36 @@ def test_devices_that_share_layers_are_advised_more_devices_and_weights_on_the_h
     assert "--tensor-parallel" not in (hosted.remedy or "")
 
 
+@pytest.mark.parametrize(
+    ("model", "device", "batch"), [("opt-6.7b", "rtx-3080", 8), ("llama-2-70b", "rtx-4090", 1), ("opt-6.7b", "rtx-3080", 500)]
+)
+def test_weights_that_are_too_much_may_come_over_the_link(model: str, device: str, batch: int) -> None:
+    found = _estimate(model, device, batch_size=batch)
+    assert found.fit.offload is not None
+    words = found.fit.offload.split()
+    given = dict(zip(words[::2], words[1::2], strict=True))
+    asked = {"batch_size": int(given.get("--batch-size", batch)), "offload": given["--offload"]}
+    assert _estimate(model, device, **asked).fits
+    share = float(given["--offload"].partition(":")[2] or 1)
+    # A hundredth less is not enough, nor is a sequence more.
+    closest = {"offload": f"weights:{share - 0.01:g}"} if asked["batch_size"] == batch else {"batch_size": asked["batch_size"] + 1}
+    assert not _estimate(model, device, **(asked | closest)).fits
+
+
+@pytest.mark.parametrize(
+    ("model", "device", "changes"),
+    [
+        ("llama-2-7b", "h100-sxm", {"batch_size": 4000}),  # fewer sequences are enough
+        ("llama-2-70b", "rtx-4090", {"tensor_parallel": 2}),
+        ("llama-2-70b", "rtx-4090", {"stack": "vllm"}),
+        ("qwen3-32b", "rtx-3080", {}),  # is estimated and not run
+        ("opt-6.7b", "l4", {"batch_size": 1}),  # fits
+    ],
+)
+def test_where_that_would_not_help_or_run_it_is_not_advised(model: str, device: str, changes: dict[str, object]) -> None:
+    assert _estimate(model, device, **changes).fit.offload is None
+
+
 def test_nothing_helps_a_model_that_no_machine_of_such_cards_holds() -> None:
     found = _estimate("opt-175b", "rtx-2080-ti")
     assert not found.fits

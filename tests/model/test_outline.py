@@ -80,9 +80,12 @@ def test_what_is_run_is_read_alike() -> None:
             assert read_outline(each.config, "x") == read_spec(each.config, "x")
 
 
-def test_an_unknown_type_is_named_with_those_that_are_known() -> None:
-    with pytest.raises(ModelError, match=r"mamba.*mixtral"):
-        read_outline({"model_type": "mamba"}, "x")
+@pytest.mark.parametrize(
+    ("config", "told"), [({"model_type": "mamba"}, "mamba"), ({"model_type": 3}, "3"), ({}, "has no"), ({"model_type": None}, "has no")]
+)
+def test_an_unknown_type_is_named_with_those_that_are_known(config: dict[str, object], told: str) -> None:
+    with pytest.raises(ModelError, match=rf"{told}.*; the types are .*\bllama\b.*\bmixtral\b"):
+        read_outline(config, "mine")
 
 
 def test_a_folders_config_is_taken(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def start(models: dict[str, Path], *more: str) -> tuple[int, str, float]:
         (("--tokenizer", "/nowhere"), "no tokenizer at /nowhere"),
         (("--sharded", "maybe"), "--sharded must be true or false, not 'maybe'"),
         (("--max-best-of", "9", "--max-concurrent-requests", "4"), "--max-best-of 9 is more than --max-concurrent-requests 4"),
-        (("--hostname", "203.0.113.7"), "--port 0 of 203.0.113.7 cannot be used"),
+        (("--hostname", "203.0.113.7"), "--hostname 203.0.113.7 is no address of this machine: Cannot assign"),
         (("--dtype", "float7"), "--dtype float7 is unknown"),
         (("--port", "70000"), "--port must be at most 65535"),
     ],

@@ -216,9 +216,13 @@ def _memory(found: Estimate) -> list[str]:
 
 def _shortage(found: Estimate) -> str:
     short = f"{gib(found.short_by_bytes or 0)} short of the {gib(found.memory.device_bytes)} that it needs on each device"
+    slower = found.fit.offload
+    if found.remedy is None and slower is not None:
+        return f"{short}; it would fit at the speed of the host link, with {slower}"
     if found.remedy is None:
         return f"{short}; no batch size, number format or shard count that the device joins makes it fit: use a larger --device"
-    return f"{short}; it would fit with {found.remedy}"
+    also = "" if slower is None else f", or at the speed of the host link with {slower}"
+    return f"{short}; it would fit with {found.remedy}{also}"
 
 
 def _kinds(found: Estimate) -> list[str]:
@@ -228,6 +232,8 @@ def _kinds(found: Estimate) -> list[str]:
         (kind, *(_ms(part[kind]) for _, each in phases for part in (each.cost.kinds, each.bound.kinds))) for kind in phases[0][1].cost.kinds
     ]
     rows.append(("host's launches", *(cell for _, each in phases for cell in (_ms(each.cost.host_ms), ""))))
+    if any(each.cost.stream_ms for _, each in phases):
+        rows.append(("host link, beside", *(_ms(part) for _, each in phases for part in (each.cost.stream_ms, each.bound.stream_ms))))
     return _table(rows)
 
 

@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs=2,
         metavar=("OLD", "NEW"),
-        help="what changed between two files by more than runs scatter; exit code 3 if anything got worse",
+        help="what changed between two files by more than runs scatter; exit code 3 if anything got worse, 2 if they share no case",
     )
     parser.add_argument(
         "--tolerance", type=_percent, metavar="PERCENT", help="with --compare: the smallest change of a time that counts (default: 2)"
@@ -40,7 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit code 0, or 3 if --compare found a regression."""
+    """Exit code 0, or 3 if --compare found a regression. Raises UserError if it found nothing to compare."""
     form = _form(arguments.format, arguments.output)
     _keep_records(arguments)
     if arguments.compare is not None:
@@ -111,6 +111,11 @@ def _compare(arguments: argparse.Namespace, form: str) -> int:
 
             text = written(parts, "rst" if form == "rst" else "md")
     _write(text, arguments.output)
+    if found.empty:
+        # A gate that compares two files with nothing in common must not pass.
+        raise UserError(
+            "--compare OLD NEW: no case that ran is in both; name records of the same cases, alike in column, model and settings"
+        )
     return REGRESSED if found.regressed else 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from inferometer.estimate.bound import Bound
 from inferometer.estimate.cost import Cost, OpTime
@@ -20,6 +20,7 @@ from inferometer.estimate.run_bound import RunBound
 Phase = Literal["forward_ms", "prefill_ms", "decode_token_ms"]
 PHASES: tuple[Phase, ...] = ("forward_ms", "prefill_ms", "decode_token_ms")
 MIXED = "mixed_step_ms"
+_BENCH: Final = "inferometer bench "
 
 ENERGY_BASIS = "static power + tensor units, memory and links at their use, under the power limit and the clock that it leaves"
 
@@ -106,8 +107,10 @@ class Estimate:
         if asked.stored:
             # Random weights are in no format that a checkpoint is stored in.
             command = command.replace(" --weights dummy", "")
+        # Others know nothing of this product's presets.
+        model = asked.named if command.startswith(_BENCH) else asked.hub_name
         filled = command.format(
-            model=shlex.quote(asked.named),
+            model=shlex.quote(model),
             gguf=shlex.quote(f"{asked.named.removesuffix('.gguf')}.gguf"),
             batch=asked.workload.batch,
             prompt=asked.workload.length,
@@ -117,7 +120,7 @@ class Estimate:
         )
         if not asked.workload.generated:
             filled = filled.replace(" --decode-length 0", " --forward-only" + " --loss" * asked.workload.loss)
-        return filled + self._own_settings if filled.startswith("inferometer bench") else filled
+        return filled + self._own_settings if filled.startswith(_BENCH) else filled
 
     @property
     def _own_settings(self) -> str:
@@ -217,6 +220,8 @@ class Estimate:
             parts[phase] = {
                 "expected": dict(each.cost.kinds),
                 "host": each.cost.host_ms,
+                "host_link": each.cost.stream_ms,
+                "host_link_bound": each.bound.stream_ms,
                 "bound": dict(each.bound.kinds),
                 "bound_shares": dict(each.bound.shares),
                 "ops": [_op(part, each.cost.clock) for part in each.cost.ops],
@@ -269,6 +274,7 @@ class Estimate:
             "fits": self.fits,
             "short_by_bytes": self.short_by_bytes,
             "remedy": self.remedy,
+            "remedy_offload": self.fit.offload,
             "largest_batch": self.largest_batch,
             "largest_context": self.largest_context,
             "verify": self.verify,

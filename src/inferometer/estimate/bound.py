@@ -19,7 +19,7 @@ class Bound:
     ms: the sum over ops of max(FLOPs / rate, compulsory bytes / bandwidth), and of collective bytes / link bandwidth.
     shares: which part of it each resource takes, an op's whole time counting for what binds it. kinds: milliseconds by kind of op.
     compute_ms, memory_ms: what all FLOPs, and all compulsory bytes, would take alone; over a measured time they are the utilisation.
-    link_ms: the same of what comes over a link.
+    link_ms: the same of what comes over a link. stream_ms: what the host link takes at least for what is offloaded, both ways.
     """
 
     ms: float
@@ -29,6 +29,7 @@ class Bound:
     shares: Mapping[Resource, float]
     kinds: Mapping[str, float]
     basis: LimitsBasis
+    stream_ms: float = 0.0
 
     @property
     def binds(self) -> Resource:
@@ -88,4 +89,5 @@ def mean_bound(bounds: tuple[Bound, ...]) -> Bound:
         shares=shares,
         kinds=kinds,
         basis=bounds[0].basis,
+        stream_ms=sum(b.stream_ms for b in bounds) / count,
     )

@@ -54,7 +54,8 @@ class Cost:
     kinds: time on the device by kind of op. compute_ms, memory_ms: how the device's time divides by what limits it.
     host_ms: what the host needs to launch it all. ms: the step, which lasts as long as the slower of device and host.
     watts: the mean, None for a device without a stated limit. others_watts: of the devices that wait while this one works, where they
-    take turns; None where all work. clock: the share of the boost clock that the power limit leaves.
+    take turns; None where all work. clock: the share of the boost clock that the power limit leaves. stream_ms: what the host link needs
+    for what is offloaded, beside all of it.
     """
 
     ms: float
@@ -66,6 +67,7 @@ class Cost:
     clock: float
     ops: tuple[OpTime, ...]
     others_watts: float | None = None
+    stream_ms: float = 0.0
 
     def joules(self, devices: int) -> float | None:
         """Of the step on so many devices."""
@@ -85,5 +87,6 @@ def mean_cost(costs: list[Cost]) -> Cost:
         compute_ms=sum(c.compute_ms for c in costs) / count,
         memory_ms=sum(c.memory_ms for c in costs) / count,
         host_ms=sum(c.host_ms for c in costs) / count,
+        stream_ms=sum(c.stream_ms for c in costs) / count,
         watts=None if costs[0].watts is None else sum((c.watts or 0.0) * c.ms for c in costs) / sum(c.ms for c in costs),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -11,6 +12,8 @@ from inferometer.estimate.memory import Memory, is_cpu
 from inferometer.estimate.memory_of import memory_of
 from inferometer.estimate.request import Request
 from inferometer.estimate.workload import Workload
+from inferometer.hardware.links import host_link
+from inferometer.model.offload import NOWHERE_ELSE, Offload
 from inferometer.model.shard import check_shards
 
 _SMALLER_WEIGHTS = ("int8", "int4-g64")
@@ -20,6 +23,8 @@ _DEVICES = (2, 4, 8, 16)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
     """short_by_bytes: what one device lacks, None if it fits. remedy: the flags that would make it fit, None if it does or none would.
+    offload: those of the way that needs no other device or format and is as slow as the link: weights on the host; None where the
+    weights are not what is too much, or where that would not do.
 
     largest_batch, largest_context: the most sequences, and the longest prompts, that fit with everything else unchanged; None where
     memory sets them no end.
@@ -27,6 +32,7 @@ class Fit:
 
     short_by_bytes: int | None
     remedy: str | None
+    offload: str | None = None
     largest_batch: int | None
     largest_context: int | None
 
@@ -45,7 +51,8 @@ def fit(request: Request, needed: Memory) -> Fit:
     if short <= 0:
         return Fit(short_by_bytes=None, remedy=None, largest_batch=largest, largest_context=longest)
     remedy = f"--batch-size {largest}" if largest else next(_remedies(request), None)
-    return Fit(short_by_bytes=short, remedy=remedy, largest_batch=largest, largest_context=longest)
+    elsewhere = None if largest else _offloaded(request)
+    return Fit(short_by_bytes=short, remedy=remedy, offload=elsewhere, largest_batch=largest, largest_context=longest)
 
 
 def _room(request: Request) -> Callable[[Workload], bool]:
@@ -73,6 +80,26 @@ def _remedies(request: Request) -> Iterator[str]:
                 found = _flags(request, name, devices)
                 if found is not None:
                     yield found
+
+
+def _offloaded(request: Request) -> str | None:
+    """The least share of the weights, in hundredths, without which the batch fits, or all of them with the batch that then does.
+
+    None where this engine does not run it so: on several devices, another stack, a model that is only estimated.
+    """
+    alone = request.layout.devices == 1 and not is_cpu(request.device) and host_link(request.device) is not None
+    if not alone or request.stack.name != "native" or request.spec.unrun is not None or request.offload != NOWHERE_ELSE:
+        return None
+
+    def streaming(hundredths: int) -> Request:
+        share = hundredths / 100
+        return replace(request, workload=replace(request.workload, streamed=share), offload=Offload(weights=share))
+
+    least = 1 + bisect_left(range(1, 101), True, key=lambda hundredths: _room(streaming(hundredths))(streaming(hundredths).workload))
+    if least <= 100:
+        return f"--offload {streaming(least).offload.name}"
+    largest = largest_batch(streaming(100).workload, _room(streaming(100)))
+    return f"--offload weights --batch-size {largest}" if largest else None
 
 
 def _flags(request: Request, quantize: str | None, devices: int) -> str | None:

@@ -48,6 +48,7 @@ class HostStream:
     def cost(self, cost: Cost, step: Step, passes: int, static_w: float | None) -> Cost:
         """Of a step during which it comes: the slower of the two decides. static_w: what the device draws while it waits."""
         ms = self.ms(step, passes)
+        cost = replace(cost, stream_ms=ms)
         if ms <= cost.ms:
             return cost
         watts = None if cost.watts is None or static_w is None else (cost.watts * cost.ms + static_w * (ms - cost.ms)) / ms
@@ -56,7 +57,7 @@ class HostStream:
     def bound(self, bound: Bound, step: Step, passes: int) -> Bound:
         """The least time of the same."""
         ms = self._ms(step, passes, self.wire_bytes_s)
-        bound = replace(bound, link_ms=1e3 * self._comes(step, passes) / self.wire_bytes_s)
+        bound = replace(bound, link_ms=1e3 * self._comes(step, passes) / self.wire_bytes_s, stream_ms=ms)
         return bound if ms <= bound.ms else replace(bound, ms=ms, shares={"memory": 0.0, "compute": 0.0, "link": 1.0})
 
     def _comes(self, step: Step, passes: int) -> float:

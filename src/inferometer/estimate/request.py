@@ -40,8 +40,8 @@ class Request:
 
     `gpus` is what the machine has, of which `layout.devices` work; `link` joins those, None for one. order: that of the groups, of
     `workload.group` sequences, that the batch runs in; None for one batch. num_groups: most of them in flight, None for all. offload: what
-    lives on the host. mixed_tokens: prompt tokens beside which a decode step is priced too. named: what a command line calls the model.
-    stored: whether the checkpoint is in that format of weights already.
+    lives on the host. mixed_tokens: prompt tokens beside which a decode step is priced too. named: what this command line calls the model;
+    hub_name: what other programs call it. stored: whether the checkpoint is in that format of weights already.
     """
 
     spec: ModelSpec
@@ -58,6 +58,7 @@ class Request:
     offload: Offload = NOWHERE_ELSE
     mixed_tokens: int | None = None
     named: str
+    hub_name: str
     stored: bool = False
 
     @property
@@ -91,7 +92,7 @@ def resolve(
     calibration: Calibration | Literal["auto"] | None,
 ) -> Request:
     """The checked request. Raises UserError, one line, naming the flag that is wrong or contradicts another, and the remedy."""
-    spec, config, named = _spec(model)
+    spec, config, named, hub_name = _spec(model)
     found = find_device(device) if isinstance(device, str) else device
     chosen = find_stack(stack)
     for flag, value in (("batch-size", batch_size), ("sequence-length", sequence_length), ("tensor-parallel", tensor_parallel)):
@@ -175,6 +176,7 @@ def resolve(
         offload=elsewhere,
         mixed_tokens=mixed_tokens,
         named=named,
+        hub_name=hub_name,
         stored=stored is not None,
     )
 
@@ -232,13 +234,15 @@ def _multiplies(device: DeviceSpec, dtype: str) -> bool:
     return any(known == dtype for known in (*device.tensor.known(), *device.vector.known()))
 
 
-def _spec(model: str | ModelSpec | ModelDescription | None) -> tuple[ModelSpec, Mapping[str, Any], str]:
+def _spec(model: str | ModelSpec | ModelDescription | None) -> tuple[ModelSpec, Mapping[str, Any], str, str]:
+    """The model, its config.json, what this command line calls it, and what other programs do."""
     if isinstance(model, ModelSpec):
-        return model, {}, model.name
+        return model, {}, model.name, model.name
     found = model if isinstance(model, ModelDescription) else describe(model, config_only=True, read=read_outline)
     # A preset and what the Hub has are found again by their names, a folder or file where it lies.
     lies = found.path if found.hub_id is None else None
-    return found.spec, found.config, found.name if lies is None else str(lies)
+    named = found.name if lies is None else str(lies)
+    return found.spec, found.config, named, found.hub_id or named
 
 
 def _stored(config: Mapping[str, Any], spec: ModelSpec) -> Quantisation | None:

@@ -27,9 +27,12 @@ def read_outline(config: Mapping[str, Any], name: str) -> ModelSpec:
         if read is not None:
             return read(Options(config, name))
     run = {kind for family in FAMILIES for kind in family.model_types}
-    if isinstance(config, Mapping) and config.get("model_type") is not None and str(config.get("model_type")) not in run:
+    if isinstance(config, Mapping) and str(config.get("model_type")) not in run:
+        # Of these more are taken than of those that run, which is all that read_spec would list.
         known = ", ".join((*sorted(run), *OUTLINED))
-        raise ModelError(f"{name}: model_type {shown(config['model_type'])} is not known; the types are {known}")
+        kind = config.get("model_type")
+        wrong = 'the configuration has no "model_type"' if kind is None else f"model_type {shown(kind)} is not known"
+        raise ModelError(f"{name}: {wrong}; the types are {known}")
     return read_spec(config, name)
 
 

@@ -62,6 +62,11 @@ class Comparison:
         return tuple((old, new) for old, new in self.ended if old.status == "ok" and new.status in _LOST)
 
     @property
+    def empty(self) -> bool:
+        """Whether no figure and no ending of any case was compared, so that nothing can be said of old and new."""
+        return not self.changes and not self.ended
+
+    @property
     def regressed(self) -> bool:
         """Whether anything is worse."""
         return bool(self.broken) or any(change.regressed for change in self.changes)

@@ -96,7 +96,8 @@ def _verdict(found: Comparison) -> str:
     if found.broken:
         words.append(f"{len(found.broken)} cases that were ok now fail")
     words.append(f"{len(found.added)} new cases, {len(found.missing)} missing")
-    return f"{'Regressed' if found.regressed else 'No regression'}. {'; '.join(words)}."
+    verdict = "Nothing compared" if found.empty else "Regressed" if found.regressed else "No regression"
+    return f"{verdict}. {'; '.join(words)}."
 
 
 def _about(record: Record, columns: Columns) -> list[str]:

@@ -40,8 +40,13 @@ def roofline_of(found: Estimate) -> str:
 
 
 def breakdown_of(found: Estimate) -> str:
-    """Each phase's time by op."""
-    phases = {NAMES[name]: marks(each, found.limits) for name, each in found.phases.items()}
+    """Each phase's time by op. What the host link brings runs beside all of them and is no part of their sum: the heading has it."""
+
+    def heading(name: Phase, phase: PhaseEstimate) -> str:
+        stream = phase.cost.stream_ms
+        return NAMES[name] + (f", beside {stream:.3g} ms of the host link" if stream else "")
+
+    phases = {heading(name, each): marks(each, found.limits) for name, each in found.phases.items()}
     return breakdown(f"{_what(found)}: time by op", phases)
 
 
