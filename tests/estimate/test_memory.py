@@ -99,6 +99,9 @@ def test_logits_by_the_path_of_the_loss() -> None:
     assert logit_bytes(opt, formats, FORWARD, replace(asked, loss=False), cpu=False) == 6 * opt.vocabulary * 2
     assert logit_bytes(opt, formats, NATIVE, Workload(batch=16, length=1024, loss=True), cpu=False) == 2 * 1024 * opt.vocabulary * 2
     assert logit_bytes(opt, formats, NATIVE, Workload(batch=16, length=1024, loss=True), cpu=True) == 256 * opt.vocabulary * 10
+    # Of a large vocabulary fewer rows at a time: a bloom's 250,880 tokens.
+    bloom = _spec("bloom-560m")
+    assert logit_bytes(bloom, formats, NATIVE, Workload(batch=16, length=1024, loss=True), cpu=False) == 2 * 256 * bloom.vocabulary * 2
     assert logit_bytes(_spec("bert-base"), formats, NATIVE, asked, cpu=False) == 0
 
 

@@ -10,7 +10,7 @@ from inferometer.estimate.layout import FLATTENS, Layout
 from inferometer.estimate.stack import Stack, loss_item_bytes
 from inferometer.estimate.workload import Workload
 from inferometer.hardware.device import DeviceSpec
-from inferometer.model.footprint import layer_weight_bytes, resident_weight_bytes
+from inferometer.model.footprint import layer_weight_bytes, resident_weight_bytes, scored_rows
 from inferometer.model.formats import NARROW_KV_DTYPES, Formats, kv_bytes_per_token, kv_scale_bytes_per_page
 from inferometer.model.parameters import parameters
 from inferometer.model.placement import Placement, share
@@ -22,9 +22,9 @@ from inferometer.model.spec import Alibi, ModelSpec, Rotary
 GPU_CONTEXT_BYTES = 512 << 20
 # The same for the interpreter and torch's libraries on a CPU.
 CPU_PROCESS_BYTES = 400 << 20
-# Slices in which a chunked loss or log-probability meets its logits (nn.transformer.Transformer.log_probabilities); on a GPU a slice
-# stands beside the one before it, in 16 bits alone.
-_LOSS_CHUNK, _LOSS_CHUNK_CPU = 1024, 256
+# Slices in which a chunked loss or log-probability meets its logits (nn.transformer.Transformer.log_probabilities); on a GPU a slice of
+# `scored_rows` stands beside the one before it, in 16 bits alone.
+_LOSS_CHUNK_CPU = 256
 _FLOAT = 4
 _BLOCK_BYTES = 512
 # NCCL's channels and what engines keep for their own all-reduces, where several devices work.
@@ -176,7 +176,7 @@ def logit_bytes(spec: ModelSpec, formats: Formats, stack: Stack, workload: Workl
     if stack.loss == "chunked":
         if cpu:
             return min(tokens, _LOSS_CHUNK_CPU) * spec.vocabulary * (item + 2 * _FLOAT)
-        return min(tokens, 2 * _LOSS_CHUNK) * spec.vocabulary * item
+        return min(tokens, 2 * scored_rows(spec.vocabulary)) * spec.vocabulary * item
     if stack.loss == "widened":
         return tokens * spec.vocabulary * (item + 2 * _FLOAT)
     # Logits of all positions and one more matrix like them: log-probabilities, or a shifted copy.

@@ -12,6 +12,7 @@ from inferometer.errors import ModelError
 from inferometer.kernels.norm import NormWeights
 from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.kernels.token_rows import Places
+from inferometer.model.footprint import scored_rows
 from inferometer.model.parameters import parameters
 from inferometer.model.shard import Shard
 from inferometer.model.spec import ModelSpec, Rotary
@@ -230,7 +231,7 @@ class Transformer(nn.Module):
         if self.head is None:
             raise ValueError("an encoder has no logits")
         if chunk is None:
-            chunk = 256 if self.device.type == "cpu" else 1024
+            chunk = 256 if self.device.type == "cpu" else scored_rows(self.spec.vocabulary)
         return self.head.log_probabilities(hidden, targets, self.embedding.token.matrix, self.few_tokens, self.collective, chunk)
 
     def pooled(self, hidden: Tensor, batch: RaggedBatch) -> Tensor:
