@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from typing import Final
 
 from inferometer.cli import bench
 from inferometer.cli.parser import Parser
 from inferometer.errors import UserError
-from inferometer.estimate.answer import Estimate
+from inferometer.estimate.answer import BENCH, Estimate
 from inferometer.estimate.memory import is_cpu
 from inferometer.hardware.detect import detect
-
-_BENCH: Final = "inferometer bench "
 
 
 def unmeasured(found: Estimate) -> str | None:
@@ -21,7 +18,7 @@ def unmeasured(found: Estimate) -> str | None:
     Another program's command is that program's to refuse. Bench's own is read and checked by bench itself, so that the two agree.
     """
     asked = found.request
-    if not found.verify.startswith(_BENCH):
+    if not found.verify.startswith(BENCH):
         return None
     if asked.spec.unrun is not None:
         return f"{asked.spec.name} is estimated only: {asked.spec.unrun} cannot be run"
@@ -31,9 +28,9 @@ def unmeasured(found: Estimate) -> str | None:
         return f"--dtype {dtype}: this CPU has no {dtype} matrix instructions; use --dtype float32"
     if asked.layout.devices > 1 and asked.layout.parallel != "tensor":
         return f"--parallel {asked.layout.parallel} is estimated only: GPUs share a model by --tensor-parallel"
-    parser = Parser(prog=_BENCH.strip())
+    parser = Parser(prog=BENCH.strip())
     bench.configure(parser)
-    request = bench.request_of(parser.parse_args(shlex.split(found.verify.removeprefix(_BENCH))))
+    request = bench.request_of(parser.parse_args(shlex.split(found.verify.removeprefix(BENCH))))
     if asked.stored and request.backends != ("native",):
         return f"--backend {request.backends[0]} widens a checkpoint that is in few bits; use --stack native"
     try:

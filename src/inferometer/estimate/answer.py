@@ -20,7 +20,8 @@ from inferometer.estimate.run_bound import RunBound
 Phase = Literal["forward_ms", "prefill_ms", "decode_token_ms"]
 PHASES: tuple[Phase, ...] = ("forward_ms", "prefill_ms", "decode_token_ms")
 MIXED = "mixed_step_ms"
-_BENCH: Final = "inferometer bench "
+BENCH: Final = "inferometer bench "
+"""What this product's own command begins with."""
 
 ENERGY_BASIS = "static power + tensor units, memory and links at their use, under the power limit and the clock that it leaves"
 
@@ -108,7 +109,7 @@ class Estimate:
             # Random weights are in no format that a checkpoint is stored in.
             command = command.replace(" --weights dummy", "")
         # Others know nothing of this product's presets.
-        model = asked.named if command.startswith(_BENCH) else asked.hub_name
+        model = asked.named if command.startswith(BENCH) else asked.hub_name
         filled = command.format(
             model=shlex.quote(model),
             gguf=shlex.quote(f"{asked.named.removesuffix('.gguf')}.gguf"),
@@ -120,7 +121,7 @@ class Estimate:
         )
         if not asked.workload.generated:
             filled = filled.replace(" --decode-length 0", " --forward-only" + " --loss" * asked.workload.loss)
-        return filled + self._own_settings if filled.startswith(_BENCH) else filled
+        return filled + self._own_settings if filled.startswith(BENCH) else filled
 
     @property
     def _own_settings(self) -> str:

@@ -10,10 +10,11 @@ from inferometer.estimate.layout import FLATTENS, Layout
 from inferometer.estimate.stack import Stack, loss_item_bytes
 from inferometer.estimate.workload import Workload
 from inferometer.hardware.device import DeviceSpec
-from inferometer.model.footprint import layer_weight_bytes, resident_weight_bytes, scored_rows
+from inferometer.model.footprint import layer_weight_bytes, resident_weight_bytes
 from inferometer.model.formats import NARROW_KV_DTYPES, Formats, kv_bytes_per_token, kv_scale_bytes_per_page
 from inferometer.model.parameters import parameters
 from inferometer.model.placement import Placement, share
+from inferometer.model.scored_rows import scored_rows
 from inferometer.model.shard import local_kv_heads
 from inferometer.model.spec import Alibi, ModelSpec, Rotary
 

@@ -87,9 +87,11 @@ def load_choices(path: Path) -> dict[Shape, Tiling | None]:
         stored = json.loads(path.read_text("utf-8"))
         if stored["schema_version"] != SCHEMA_VERSION:
             return {}
-        return dict(_entry(item) for item in stored["choices"])
+        entries = [_entry(item) for item in stored["choices"]]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return {}
+    # Those gave wrong products (see `quant_launch.may_be_readied`): measured anew, and all others stay.
+    return {shape: launch for shape, launch in entries if not (shape.weight == "fp8" and launch is not None and launch.readied)}
 
 
 def save_choices(path: Path, choices: Mapping[Shape, Tiling | None]) -> bool:
@@ -129,8 +131,6 @@ def _entry(item: Mapping[str, Any]) -> tuple[Shape, Tiling | None]:
             raise ValueError("a launch that cannot be")
         if (tiles.in_bytes or tiles.readied) and (tiles.whole or shape.weight == PLAIN or tiles.block < 128):
             raise ValueError("a launch for weights in few bits")
-        if tiles.readied and shape.weight == "fp8":
-            raise ValueError("a launch that gave wrong products (see quant_launch.may_be_readied)")
         if tiles.whole and shape.rows > 4:
             raise ValueError("a launch for fewer rows")
     named = isinstance(shape.dtype, str) and isinstance(shape.weight, str)

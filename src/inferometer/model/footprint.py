@@ -55,9 +55,3 @@ def _bytes(parameter: Parameter, formats: Formats) -> int:
     if len(shape) == 2 and _of_layer(parameter) and name not in _PLAIN:
         return formats.matrices.matrix_bytes(shape[0], shape[1])
     return parameter.size * formats.item_bytes
-
-
-def scored_rows(vocabulary: int) -> int:
-    """Rows of logits that a GPU makes at a time where each token of a text is scored: as many as it computes while the host launches the
-    next, 256 to 1024, and no more than 2^26 logits where 256 rows are fewer."""
-    return max(256, min(1024, (1 << 26) // vocabulary // 256 * 256))

@@ -12,8 +12,8 @@ from inferometer.errors import ModelError
 from inferometer.kernels.norm import NormWeights
 from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.kernels.token_rows import Places
-from inferometer.model.footprint import scored_rows
 from inferometer.model.parameters import parameters
+from inferometer.model.scored_rows import scored_rows
 from inferometer.model.shard import Shard
 from inferometer.model.spec import ModelSpec, Rotary
 from inferometer.nn.attention import sweep_context

@@ -223,9 +223,7 @@ def _bind(settings: ServerSettings) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except OSError as error:
-        raise UserError(
-            f"--hostname {host} is no address of this machine: {error.strerror or error}; use one that it has, or 0.0.0.0 for all"
-        ) from None
+        raise _foreign(host, error) from None
     listener = socket.socket(family, kind, protocol)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -233,11 +231,13 @@ def _bind(settings: ServerSettings) -> socket.socket:
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRNOTAVAIL:
-            raise UserError(
-                f"--hostname {host} is no address of this machine: {error.strerror}; use one that it has, or 0.0.0.0 for all"
-            ) from None
+            raise _foreign(host, error) from None
         raise UserError(f"--port {port} of {host} cannot be used: {error.strerror or error}; use another --port") from None
     return listener
+
+
+def _foreign(host: str, error: OSError) -> UserError:
+    return UserError(f"--hostname {host} is no address of this machine: {error.strerror or error}; use one that it has, or 0.0.0.0 for all")
 
 
 def _loop_runner() -> Callable[[Coroutine[Any, Any, int]], int]:

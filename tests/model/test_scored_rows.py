@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inferometer.model.footprint import scored_rows
+from inferometer.model.scored_rows import scored_rows
 
 
 @pytest.mark.parametrize(("vocabulary", "rows"), [(1, 1024), (50272, 1024), (65536, 1024), (128256, 512), (250880, 256), (1 << 30, 256)])
