@@ -47,7 +47,7 @@ def runs(graphs: bool, **options: Any) -> list[list[tuple[int, float]]]:
 def test_every_run_gives_the_resident_models_tokens_and_log_probabilities(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, quantize: str | None, graphs: bool
 ) -> None:
-    monkeypatch.setattr("inferometer.engine.llm.tune", lambda model: 0)  # both sides with the launches of the table
+    monkeypatch.setattr("inferometer.engine.loaded_model.tune", lambda model: 0)  # both sides with the launches of the table
     wanted = runs(graphs, dtype=dtype, quantize=quantize)
     for options in (
         {"offload": "weights"},
