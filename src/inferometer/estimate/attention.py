@@ -8,6 +8,7 @@ from inferometer.estimate.machine import Machine
 from inferometer.estimate.stack import Stack
 from inferometer.model.formats import Formats
 from inferometer.model.ops import Op
+from inferometer.model.shard import local_kv_heads
 from inferometer.model.spec import ModelSpec
 from inferometer.model.step import Step
 from inferometer.model.work import WINDOWED
@@ -58,7 +59,10 @@ class Attention:
         around = op.activation_bytes - self._scores(op, step) * self.formats.item_bytes
         launches = self.stack.kernels.get("attention", 1) if op.name.endswith("attention_scores") else 0
         moved = op.bytes_moved + around * (1 + self.stack.copies) + self._repeated(step)
-        return flops / rate, 0.0, moved + op.bytes_read * (1 / self.stack.gather_share - 1), launches
+        # Half with the scores, half with the values, as the kernel reads half its bytes for each.
+        started = self._decoding(step) * local_kv_heads(self.spec, self.formats.shards) * self.stack.query_s / 2
+        vector = started / (self.machine.device.multiprocessors or 1)
+        return flops / rate, vector, moved + op.bytes_read * (1 / self.stack.gather_share - 1), launches
 
     def _through_memory(self, op: Op, step: Step) -> tuple[float, float, float, int]:
         scores = self._scores(op, step)
@@ -76,7 +80,11 @@ class Attention:
 
     def _single_queries(self, step: Step) -> int:
         """Products of one query with its keys in a layer, which libraries give one block of threads each."""
-        return sum(share.count for share in step.shares if share.queries == 1 and share.before) * (self.spec.heads // self.formats.shards)
+        return self._decoding(step) * (self.spec.heads // self.formats.shards)
+
+    def _decoding(self, step: Step) -> int:
+        """Sequences that run one token behind others."""
+        return sum(share.count for share in step.shares if share.queries == 1 and share.before)
 
     def _repeated(self, step: Step) -> float:
         """Keys (or values) of grouped heads as wide as the queries: written once and read once more."""

@@ -37,11 +37,11 @@ _COPY_SHARE = 0.85
 # to all row by row.
 _ROWS_FLOOR_S = 30e-6
 # That is of sums behind each other. In a model's prompts ranks wait for each other besides: what they have done since the last sum ends at
-# another time on each. On two H200s an earlier engine, whose sums went through the library, took 106.9 ms for 8 prompts of 1024 of
-# bloomz-7b1; one of them took 168.7, where 158.8 are expected, so that half of the work takes 79.7 where 75.0 are; 61 sums of 256 us with
-# norms of 62 leave 128 us at each. No row of today's engine is in that. A rank by itself has none of it: with pauses in place of its sums
-# it takes 88.7 ms, where 88.2 are expected with sums as long (benchmarks/rank_alone.py). Behind one product alone a sum takes 20 us more.
-_APART_S = 128e-6
+# another time on each. Two H200s take 54.0, 100.0, 191.7 and 381.6 ms for 4 to 32 prompts of 1024 of bloomz-7b1 (results/tensor-parallel),
+# one of them 80.9, 165.0, 333.9 and 689.2: 61 sums a sweep wait for some 64 us each. Four, with sums of an earlier engine, took 74.3 ms
+# for 8 (benchmarks/measurements), where 128 us leave 71.3. In between both are within 8 %. A rank by itself has none of it: with pauses in
+# place of its sums it takes 88.7 ms, where 88.2 are expected with sums as long (benchmarks/rank_alone.py).
+_APART_S = 90e-6
 # More than two may add up by the library instead, which norms nothing; a call that is not recorded takes as much more than one that is.
 _CALL_S = 9e-6
 _ROWS_SHARE = 0.94

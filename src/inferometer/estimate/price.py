@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 from inferometer.estimate.attention import Attention
 from inferometer.estimate.collective import all_reduce_s, gather_s, measured_sum_s, normed_sum_s, peer_sum_s, reaches, transfer_s
 from inferometer.estimate.cost import Cost, OpTime
-from inferometer.estimate.gemm import overlapped, product
 from inferometer.estimate.machine import Machine
 from inferometer.estimate.power import Power
+from inferometer.estimate.products import Products
 from inferometer.estimate.stack import Stack, loss_item_bytes
 from inferometer.model.footprint import layer_weight_bytes
 from inferometer.model.formats import Formats
@@ -24,14 +25,12 @@ _LOSS_PASSES = 5
 # Halvings in search of the clock that a power limit leaves.
 _CLOCK_STEPS = 12
 _LOWEST_CLOCK = 0.2
-# Kernels that widen weights of fewer bits on the way read them at less than the full rate: gpt-fast decodes Llama-2-7B on an A100 80 GB
-# at 104.9 tokens/s in bfloat16, at 155.6 with int8 and at 196.8 with int4 weights (its README, 2023).
-_WIDENED_SHARE = 0.78
-_VECTOR_SHARE = 0.5
 # LLM.int8() splits every product by where its operands' outliers are (Dettmers et al. 2022).
 _DECOMPOSED = "bitsandbytes"
 # What ranks tell each other of a row whose likeliest token is wanted: its score, the token and the sum that makes it a probability.
 _PEAK_BYTES = 12
+# What the host launches for a sum over devices that write into each other's memory, in a step with prompts.
+_SUM_LAUNCHES = 1
 # Norms of the residual stream, behind sums over devices.
 _SUMMED = ("attention_norm", "feed_forward_norm", "final_norm")
 # How sharply the slower of host and device decides: they wait for each other a little where they are alike.
@@ -66,9 +65,13 @@ class Pricing:
     def _attention(self) -> Attention:
         return Attention(spec=self.spec, stack=self.stack, machine=self.machine, formats=self.formats)
 
+    @cached_property
+    def _products(self) -> Products:
+        return Products(stack=self.stack, machine=self.machine, formats=self.formats)
+
     def cost(self, ops: tuple[Op, ...], step: Step) -> Cost:
         """The expected time of a step with these ops (attention counted half, see model.work)."""
-        times = (*(self.op_time(op, step) for op in ops), *self._sampler(ops, step))
+        times = (*chain.from_iterable(self._op_times(op, step) for op in ops), *self._sampler(ops, step))
         launches = sum(each.launches for each in times)
         decodes = _decodes(step)
         host, after, waits = self._host_s(launches, step, decodes), self._after_s(step), self._waits_s(ops)
@@ -103,6 +106,13 @@ class Pricing:
             others_watts=self.power.static_w if self.turns and self.power is not None else None,
         )
 
+    def _op_times(self, op: Op, step: Step) -> Iterator[OpTime]:
+        """Of an op, and of what is done to its weight before it."""
+        widening = self._products.widening(op) if op.unit == "tensor" and op.kind != "attention" else None
+        if widening is not None:
+            yield widening
+        yield self.op_time(op, step)
+
     def op_time(self, op: Op, step: Step) -> OpTime:
         """One op of the step."""
         tensor = vector = memory = link = extra = moved = 0.0
@@ -113,7 +123,7 @@ class Pricing:
             tensor, vector, moved, launches = self._attention.op(op, step)
             memory = moved / self._bytes_s
         elif op.unit == "tensor":
-            tensor, memory, extra = self._product(op)
+            tensor, memory, extra = self._products.op(op)
             moved = op.bytes_moved + op.activation_bytes
         else:
             moved = op.bytes_moved + op.activation_bytes * self._passes(op) + self._grown(op, step)
@@ -167,7 +177,7 @@ class Pricing:
         """Whether a step with prompts is a recorded graph."""
         prompts = [share for share in step.shares if share.queries > 1 or not share.before]
         tokens = sum(share.count * share.queries for share in prompts)
-        few = tokens <= self.stack.recorded_tokens or 2 * tokens * self._layer_weights <= self.stack.recorded_layer_flops
+        few = tokens <= self.stack.recorded_tokens or 2 * tokens * self._layer_weights // self.devices <= self.stack.recorded_layer_flops
         return step.cached and few and 0 < sum(share.count for share in prompts) <= self.stack.recorded_prompts
 
     def _host_s(self, launches: int, step: Step, decodes: bool) -> float:
@@ -191,6 +201,8 @@ class Pricing:
         """What the host does once the device has ended."""
         prompts = sum(share.count * share.queries for share in step.shares if share.queries > 1)
         seconds = self.stack.step_s + self.stack.sequence_s * step.sequences + self.stack.prompt_token_s * prompts
+        if step.cached and self.machine.asynchronous:
+            seconds += self.stack.prompt_s * sum(share.count for share in step.shares if not share.before)
         if self.machine.asynchronous and self._records_texts(step):
             seconds += self.stack.text_s + self.stack.text_token_s * step.tokens
         if step.cached and not self.machine.asynchronous:
@@ -217,28 +229,6 @@ class Pricing:
             middle = (low + high) / 2
             low, high = (middle, high) if watts(middle) <= self.power.limit_w else (low, middle)
         return low, min(self.power.limit_w, watts(low))
-
-    def _product(self, op: Op) -> tuple[float, float, float]:
-        m, n, k = op.shape
-        widened = self.formats.weights is not None and self.formats.weights.compute is None and op.kind == "gemm"
-        memory = (op.bytes_moved / (_WIDENED_SHARE if widened else 1.0) + op.activation_bytes) / self._bytes_s
-        rate = self.machine.matmul_flop_s(op.dtype) * self.stack.matmul_share
-        if not self.machine.asynchronous:
-            return op.flops / rate, memory, 0.0
-        best = product(
-            m,
-            n,
-            k,
-            flop_s=rate,
-            bytes_s=self._bytes_s,
-            memory_s=memory,
-            multiprocessors=self.machine.device.multiprocessors,
-            groups=op.groups,
-        )
-        tiled = best.tensor_s, memory + best.partial_bytes / self._bytes_s, best.extra_s
-        # A few rows are multiplied by the vector units, as products of vectors.
-        plain = op.flops / (_VECTOR_SHARE * self.machine.vector_flop_s("float32")), memory, 0.0
-        return min(tiled, plain, key=lambda parts: overlapped(parts[0], parts[1]) + parts[2])
 
     def _collective_s(self, op: Op) -> float:
         link = self.machine.limits.link
@@ -274,7 +264,7 @@ class Pricing:
         if op.kind == "norm" and (step.tokens <= self.stack.normed_rows or self._peers):
             return 0
         if op.kind == "collective" and self._peers:
-            return 0  # the time of a sum holds its launch
+            return 0 if _decodes(step) else _SUM_LAUNCHES  # where steps are recorded, the time of a sum holds its launch
         if op.kind == "rotary" and self.stack.fused_rotation and _decodes(step):
             return 0
         if op.kind == "activation" and self.stack.writes_activated(self.spec):

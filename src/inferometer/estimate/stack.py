@@ -42,6 +42,8 @@ class Stack:
       runs on meanwhile.
     - decomposed_s: on a product whose outliers it looks for first (bitsandbytes), waiting for the device.
     - block_s: what a multiprocessor takes on a product of one query with its keys, or values, where attention is such products.
+      query_s: on one query of a head of keys where attention is one kernel, reading the keys meanwhile; 0 where that is not known.
+    - prompt_s: what the host spends on a prompt before the device begins: queueing, scheduling, its pages.
     - request_s: on a batch as a whole, once. turn_s: on each layer when it turns from one group of a block to the next.
     - sampler_bytes, sorting_bytes: traffic a logit of choosing a token, the likeliest or by one draw, and where top-p sorts them.
       sampler_live_bytes: what stands beside a logit meanwhile.
@@ -52,6 +54,8 @@ class Stack:
     - kernels: launches an op of the kind takes, by kind; 1 where absent, 0 where another kernel does it. rms_kernels, gated_kernels alike.
     - fused_rotation: in steps of single tokens positions are turned, and keys written, by attention's kernel.
     - normed_rows: the most rows of a step whose norms are part of the launch of the product that follows.
+    - widened_rows: the most rows whose products widen a weight of fewer bits on its way to the matrix units; of more the weight is widened
+      as a whole first. 0 for a stack that never does that.
     - epilogues: the matrix library applies an activation that is not gated as it writes its result.
     - copies: how often attention's queries, keys, values and result are written anew for layout's sake. repeats_keys: keys of grouped
       heads are copied to every query head in prefill. lets_go: what an op has read is freed then, not when its block ends.
@@ -102,6 +106,8 @@ class Stack:
     unhidden_sequence_s: float
     decomposed_s: float
     block_s: float
+    query_s: float
+    prompt_s: float
     request_s: float
     turn_s: float
     passes: Mapping[OpKind, float]
@@ -112,6 +118,7 @@ class Stack:
     gated_kernels: int
     fused_rotation: bool
     normed_rows: int
+    widened_rows: int
     epilogues: bool
     copies: float
     repeats_keys: bool
