@@ -35,6 +35,8 @@ _SUM_LAUNCHES = 1
 _SUMMED = ("attention_norm", "feed_forward_norm", "final_norm")
 # How sharply the slower of host and device decides: they wait for each other a little where they are alike.
 _HOST_OVERLAP = 6.0
+# Around a recorded step with prompts most of the host's time is before the device begins or after it has ended.
+_REPLAY_OVERLAP = 1.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +77,7 @@ class Pricing:
         launches = sum(each.launches for each in times)
         decodes = _decodes(step)
         host, after, waits = self._host_s(launches, step, decodes), self._after_s(step), self._waits_s(ops)
+        overlap = _REPLAY_OVERLAP if self._records(step) else _HOST_OVERLAP
 
         def total(clock: float) -> float:
             device = sum(each.seconds(clock) for each in times)
@@ -84,7 +87,7 @@ class Pricing:
                 return device + host + waits + after
             slower = max(device, host)
             faster = min(device, host)
-            return slower * float((1 + (faster / slower) ** _HOST_OVERLAP) ** (1 / _HOST_OVERLAP)) + after if slower else after
+            return slower * float((1 + (faster / slower) ** overlap) ** (1 / overlap)) + after if slower else after
 
         clock, watts = self._clock(times, total)
         kinds: dict[str, float] = {}
@@ -186,7 +189,7 @@ class Pricing:
         if self._records_texts(step):
             return 0.0
         if self._records(step):
-            return launches * self.stack.replayed_s
+            return self.stack.replayed_s
         measured = self.machine.limits.launch_s
         launch = max(self.stack.launch_s, 2 * measured) if measured else self.stack.launch_s
         return launches * launch + self.spec.layers * self.stack.layer_s

@@ -35,7 +35,7 @@ class Stack:
       whose kernels may hold the first of what they read before the one ahead has ended.
     - launch_s, layer_s, step_s: what the host spends on a launch, on a layer besides, on a step besides (scheduling, reading tokens).
     - sequence_s, prompt_token_s: on each sequence of a step, and on each prompt token (its log-probability and text on the host).
-    - replayed_s: on a launch of a recorded step with prompts, what lies around the step included.
+    - replayed_s: around a recorded step with prompts: its rows of the block table, its inputs, its start, reading its tokens.
     - text_s, text_token_s: around a recorded pass over whole texts without a cache, of no more FLOPs of a layer's products than
       recorded_layer_flops, and on each of its tokens; 0 where such passes are not recorded.
     - unhidden_s, unhidden_sequence_s: on a step of a generation, and on each of its sequences, where the host is the device as well. A GPU
