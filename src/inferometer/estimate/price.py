@@ -10,11 +10,11 @@ from itertools import chain
 from inferometer.estimate.attention import Attention
 from inferometer.estimate.collective import all_reduce_s, gather_s, measured_sum_s, normed_sum_s, peer_sum_s, reaches, transfer_s
 from inferometer.estimate.cost import Cost, OpTime
+from inferometer.estimate.host import Host, decodes
 from inferometer.estimate.machine import Machine
 from inferometer.estimate.power import Power
 from inferometer.estimate.products import Products
 from inferometer.estimate.stack import Stack, loss_item_bytes
-from inferometer.model.footprint import layer_weight_bytes
 from inferometer.model.formats import Formats
 from inferometer.model.ops import Op
 from inferometer.model.spec import ModelSpec
@@ -25,18 +25,12 @@ _LOSS_PASSES = 5
 # Halvings in search of the clock that a power limit leaves.
 _CLOCK_STEPS = 12
 _LOWEST_CLOCK = 0.2
-# LLM.int8() splits every product by where its operands' outliers are (Dettmers et al. 2022).
-_DECOMPOSED = "bitsandbytes"
 # What ranks tell each other of a row whose likeliest token is wanted: its score, the token and the sum that makes it a probability.
 _PEAK_BYTES = 12
 # What the host launches for a sum over devices that write into each other's memory, in a step with prompts.
 _SUM_LAUNCHES = 1
 # Norms of the residual stream, behind sums over devices.
 _SUMMED = ("attention_norm", "feed_forward_norm", "final_norm")
-# How sharply the slower of host and device decides: they wait for each other a little where they are alike.
-_HOST_OVERLAP = 6.0
-# Around a recorded step with prompts most of the host's time is before the device begins or after it has ended.
-_REPLAY_OVERLAP = 1.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +54,6 @@ class Pricing:
         return self.machine.memory_bytes_s * self.stack.memory_share
 
     @cached_property
-    def _layer_weights(self) -> int:
-        return layer_weight_bytes(self.spec, Formats(dtype="float32")) // 4
-
-    @cached_property
     def _attention(self) -> Attention:
         return Attention(spec=self.spec, stack=self.stack, machine=self.machine, formats=self.formats)
 
@@ -71,23 +61,18 @@ class Pricing:
     def _products(self) -> Products:
         return Products(stack=self.stack, machine=self.machine, formats=self.formats)
 
+    @cached_property
+    def _host(self) -> Host:
+        return Host(spec=self.spec, stack=self.stack, machine=self.machine, formats=self.formats, devices=self.devices)
+
     def cost(self, ops: tuple[Op, ...], step: Step) -> Cost:
         """The expected time of a step with these ops (attention counted half, see model.work)."""
         times = (*chain.from_iterable(self._op_times(op, step) for op in ops), *self._sampler(ops, step))
-        launches = sum(each.launches for each in times)
-        decodes = _decodes(step)
-        host, after, waits = self._host_s(launches, step, decodes), self._after_s(step), self._waits_s(ops)
-        overlap = _REPLAY_OVERLAP if self._records(step) else _HOST_OVERLAP
+        host = self._host.spends(sum(each.launches for each in times), ops, step)
 
         def total(clock: float) -> float:
             device = sum(each.seconds(clock) for each in times)
-            if not self.stack.counts_host:
-                return device
-            if waits or self.stack.synchronous or not self.machine.asynchronous:
-                return device + host + waits + after
-            slower = max(device, host)
-            faster = min(device, host)
-            return slower * float((1 + (faster / slower) ** overlap) ** (1 / overlap)) + after if slower else after
+            return host.with_device_s(device) if self.stack.counts_host else device
 
         clock, watts = self._clock(times, total)
         kinds: dict[str, float] = {}
@@ -102,7 +87,7 @@ class Pricing:
             kinds=kinds,
             compute_ms=compute * 1e3,
             memory_ms=memory * 1e3,
-            host_ms=(host + waits + after) * 1e3,
+            host_ms=host.seconds * 1e3,
             watts=watts,
             clock=clock,
             ops=times,
@@ -170,48 +155,6 @@ class Pricing:
             return 0.0
         return self.stack.kernel_s * (self.stack.lone_share if step.tokens == 1 else 1.0)
 
-    def _records_texts(self, step: Step) -> bool:
-        """Whether a pass over whole texts, without a cache, is a recorded graph."""
-        if step.cached or not self.stack.text_s or self.devices > 1:
-            return False
-        return 2 * step.tokens * self._layer_weights <= self.stack.recorded_layer_flops
-
-    def _records(self, step: Step) -> bool:
-        """Whether a step with prompts is a recorded graph."""
-        prompts = [share for share in step.shares if share.queries > 1 or not share.before]
-        tokens = sum(share.count * share.queries for share in prompts)
-        few = tokens <= self.stack.recorded_tokens or 2 * tokens * self._layer_weights // self.devices <= self.stack.recorded_layer_flops
-        return step.cached and few and 0 < sum(share.count for share in prompts) <= self.stack.recorded_prompts
-
-    def _host_s(self, launches: int, step: Step, decodes: bool) -> float:
-        if (self.stack.recorded and decodes) or self.stack.recorded_prefill:
-            return 0.0
-        if self._records_texts(step):
-            return 0.0
-        if self._records(step):
-            return self.stack.replayed_s
-        measured = self.machine.limits.launch_s
-        launch = max(self.stack.launch_s, 2 * measured) if measured else self.stack.launch_s
-        return launches * launch + self.spec.layers * self.stack.layer_s
-
-    def _waits_s(self, ops: tuple[Op, ...]) -> float:
-        """What the host spends on products that it cannot launch before it has seen their operands."""
-        if self.formats.weights is None or self.formats.weights.name != _DECOMPOSED:
-            return 0.0
-        return self.stack.decomposed_s * sum(op.count for op in ops if op.kind == "gemm")
-
-    def _after_s(self, step: Step) -> float:
-        """What the host does once the device has ended."""
-        prompts = sum(share.count * share.queries for share in step.shares if share.queries > 1)
-        seconds = self.stack.step_s + self.stack.sequence_s * step.sequences + self.stack.prompt_token_s * prompts
-        if step.cached and self.machine.asynchronous:
-            seconds += self.stack.prompt_s * sum(share.count for share in step.shares if not share.before)
-        if self.machine.asynchronous and self._records_texts(step):
-            seconds += self.stack.text_s + self.stack.text_token_s * step.tokens
-        if step.cached and not self.machine.asynchronous:
-            seconds += self.stack.unhidden_s + self.stack.unhidden_sequence_s * step.sequences
-        return seconds
-
     def _clock(self, times: tuple[OpTime, ...], total: Callable[[float], float]) -> tuple[float, float | None]:
         if self.power is None:
             return 1.0, None
@@ -267,8 +210,8 @@ class Pricing:
         if op.kind == "norm" and (step.tokens <= self.stack.normed_rows or self._peers):
             return 0
         if op.kind == "collective" and self._peers:
-            return 0 if _decodes(step) else _SUM_LAUNCHES  # where steps are recorded, the time of a sum holds its launch
-        if op.kind == "rotary" and self.stack.fused_rotation and _decodes(step):
+            return 0 if decodes(step) else _SUM_LAUNCHES  # where steps are recorded, the time of a sum holds its launch
+        if op.kind == "rotary" and self.stack.fused_rotation and decodes(step):
             return 0
         if op.kind == "activation" and self.stack.writes_activated(self.spec):
             return 0
@@ -297,8 +240,3 @@ class Pricing:
         if op.kind != "kv_write" or self.stack.cache != "appended":
             return 0.0
         return self.stack.append_passes * step.context_tokens * op.kv_bytes / max(1, step.tokens)
-
-
-def _decodes(step: Step) -> bool:
-    """Whether every sequence of a step has one token, behind others."""
-    return all(share.queries == 1 and share.before for share in step.shares)

@@ -1,0 +1,119 @@
+"""What the host of a step does: launching, what comes before and after, and how much of that the device hides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from inferometer.estimate.machine import Machine
+from inferometer.estimate.stack import Stack
+from inferometer.model.footprint import layer_weight_bytes
+from inferometer.model.formats import Formats
+from inferometer.model.ops import Op
+from inferometer.model.spec import ModelSpec
+from inferometer.model.step import Step
+
+# LLM.int8() splits every product by where its operands' outliers are (Dettmers et al. 2022).
+_DECOMPOSED = "bitsandbytes"
+# How sharply the slower of host and device decides: they wait for each other a little where they are alike.
+_OVERLAP = 6.0
+# Around a recorded step with prompts most of the host's time is before the device begins or after it has ended.
+_REPLAY_OVERLAP = 1.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostTime:
+    """Seconds of one step: beside_s, while the device works, as far as `overlap` says; waits_s, while either waits for the other; after_s,
+    once the device has ended. apart: nothing of it is beside the device."""
+
+    beside_s: float
+    waits_s: float
+    after_s: float
+    overlap: float
+    apart: bool
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return self.beside_s + self.waits_s + self.after_s
+
+    def with_device_s(self, device_s: float) -> float:
+        """The step, in which the device works for so long."""
+        slower, faster = max(device_s, self.beside_s), min(device_s, self.beside_s)
+        if self.apart:
+            return device_s + self.seconds
+        if not slower:
+            return self.after_s
+        return slower * float((1 + (faster / slower) ** self.overlap) ** (1 / self.overlap)) + self.after_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """Prices what the host does for steps of one model on `devices` devices."""
+
+    spec: ModelSpec
+    stack: Stack
+    machine: Machine
+    formats: Formats
+    devices: int
+
+    def spends(self, launches: int, ops: tuple[Op, ...], step: Step) -> HostTime:
+        """On a step of so many launches."""
+        waits = self._waits_s(ops)
+        return HostTime(
+            beside_s=self._beside_s(launches, step),
+            waits_s=waits,
+            after_s=self._after_s(step),
+            overlap=_REPLAY_OVERLAP if self._records(step) else _OVERLAP,
+            apart=bool(waits) or self.stack.synchronous or not self.machine.asynchronous,
+        )
+
+    @cached_property
+    def _layer_weights(self) -> int:
+        """Of one device."""
+        return layer_weight_bytes(self.spec, Formats(dtype="float32")) // 4 // self.devices
+
+    def _records_texts(self, step: Step) -> bool:
+        """Whether a pass over whole texts, without a cache, is a recorded graph."""
+        if step.cached or not self.stack.text_s or self.devices > 1:
+            return False
+        return 2 * step.tokens * self._layer_weights <= self.stack.recorded_layer_flops
+
+    def _records(self, step: Step) -> bool:
+        """Whether a step with prompts is a recorded graph."""
+        prompts = [share for share in step.shares if share.queries > 1 or not share.before]
+        tokens = sum(share.count * share.queries for share in prompts)
+        few = tokens <= self.stack.recorded_tokens or 2 * tokens * self._layer_weights <= self.stack.recorded_layer_flops
+        return step.cached and few and 0 < sum(share.count for share in prompts) <= self.stack.recorded_prompts
+
+    def _beside_s(self, launches: int, step: Step) -> float:
+        if (self.stack.recorded and decodes(step)) or self.stack.recorded_prefill or self._records_texts(step):
+            return 0.0
+        if self._records(step):
+            return self.stack.replayed_s
+        measured = self.machine.limits.launch_s
+        launch = max(self.stack.launch_s, 2 * measured) if measured else self.stack.launch_s
+        return launches * launch + self.spec.layers * self.stack.layer_s
+
+    def _waits_s(self, ops: tuple[Op, ...]) -> float:
+        """What the host spends on products that it cannot launch before it has seen their operands."""
+        if self.formats.weights is None or self.formats.weights.name != _DECOMPOSED:
+            return 0.0
+        return self.stack.decomposed_s * sum(op.count for op in ops if op.kind == "gemm")
+
+    def _after_s(self, step: Step) -> float:
+        """What the device waits for, or what is done once it has ended."""
+        prompts = sum(share.count * share.queries for share in step.shares if share.queries > 1)
+        seconds = self.stack.step_s + self.stack.sequence_s * step.sequences + self.stack.prompt_token_s * prompts
+        if step.cached and self.machine.asynchronous:
+            seconds += self.stack.prompt_s * sum(share.count for share in step.shares if not share.before)
+        if self.machine.asynchronous and self._records_texts(step):
+            seconds += self.stack.text_s + self.stack.text_token_s * step.tokens
+        if step.cached and not self.machine.asynchronous:
+            seconds += self.stack.unhidden_s + self.stack.unhidden_sequence_s * step.sequences
+        return seconds
+
+
+def decodes(step: Step) -> bool:
+    """Whether every sequence of a step has one token, behind others."""
+    return all(share.queries == 1 and share.before for share in step.shares)
