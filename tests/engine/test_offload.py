@@ -22,12 +22,12 @@ from safetensors.torch import save_file
 
 from inferometer import LLM, SamplingParams
 from inferometer.cli.progress import Bar
-from inferometer.engine.engine import SEATS, SWEEP_TOKENS
 from inferometer.engine.memory import activation_bytes
 from inferometer.engine.quantize import quantize
 from inferometer.engine.residency import homes, storage
 from inferometer.engine.residency.link import MemoryLink
 from inferometer.engine.residency.streamed import StreamedLayers
+from inferometer.engine.sizes import SEATS, SWEEP_TOKENS
 from inferometer.errors import PointlessWarning, UserError
 from inferometer.model.description import describe
 from inferometer.model.families import family
