@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from inferometer.engine.captured_sampler import SamplerGraphs
-from inferometer.engine.engine import PAGE_SIZE, Engine
+from inferometer.engine.engine import Engine
 from inferometer.engine.flight import Flight
+from inferometer.engine.sizes import PAGE_SIZE
 from inferometer.engine.sweep_graphs import SweepGraphs
 from inferometer.model.description import describe
 from inferometer.model.spec import ModelSpec

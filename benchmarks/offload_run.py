@@ -34,8 +34,8 @@ def run_job(llm: Any, part: Part, job: Job, order: str, link: LinkRates, calibra
     import torch
 
     from inferometer import SamplingParams
-    from inferometer.engine.engine import SEATS
     from inferometer.engine.loaded_part import DeviceLimits
+    from inferometer.engine.sizes import SEATS
 
     generator = random.Random(0)
     prompts = [[generator.randrange(4, llm.spec.vocabulary) for _ in range(job.prompts)] for _ in range(job.requests)]

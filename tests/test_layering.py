@@ -36,7 +36,7 @@ ROOMS = {
 }
 ROOM_LEVEL = {floor: {name: level for level, names in enumerate(rooms) for name in names} for floor, rooms in ROOMS.items()}
 TORCH_FLOORS = {"nn", "kernels", "engine", "bench"}
-TRANSFORMERS_FILES = {f"bench/backends/{name}.py" for name in ("deepspeed", "hf", "hf_compile")}
+TRANSFORMERS_FILES = {f"bench/backends/{name}.py" for name in ("deepspeed", "hf", "hf_batch", "hf_compile")}
 # The floor is nothing without these. What the command line reads of it (SERVER_STARTS) must start without them all the same.
 SERVER_PACKAGES = {"fastapi", "httptools", "pydantic", "starlette", "uvicorn", "prometheus_client", "opentelemetry"}
 SERVER_STARTS = {"server/__init__.py", "server/flags.py", "server/settings.py"}

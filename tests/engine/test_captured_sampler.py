@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from captured_steps import CPU, VOCABULARY, Captured, eager, logits_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from inferometer.engine.captured_sampler import CapturedSampler, SamplerGraphs
 from inferometer.engine.draws import DRAWS
-from inferometer.engine.sampled import Fetched
-from inferometer.engine.sampler import SamplingBatch, SamplingRow, sample
+from inferometer.engine.sampler import SamplingBatch, SamplingRow
 from inferometer.engine.sampling_plan import GREEDY, LARGEST_K, Signature
 from inferometer.schedule.sampling import SamplingParams
 
-VOCABULARY = 24
-CPU = torch.device("cpu")
 quick = settings(deadline=None, max_examples=60)
 
 
@@ -45,51 +40,8 @@ def rows_of(params: st.SearchStrategy[SamplingParams], most: int) -> st.SearchSt
     )
 
 
-def logits_of(rows: int, seed: int, vocabulary: int = VOCABULARY) -> Tensor:
-    logits = torch.randn(rows, vocabulary, generator=torch.Generator().manual_seed(seed)) * 3
-    logits[:, 1::5] = logits[:, :1]  # equals, for the edges of the filters
-    logits[:, 4] = [math.nan, -math.inf, math.inf, 0.0][seed % 4]
-    return logits
-
-
 def batch_of(*wanted: dict[str, Any], vocabulary: int = VOCABULARY, eos: tuple[int, ...] = ()) -> SamplingBatch:
     return SamplingBatch.build([SamplingRow(SamplingParams(**w), i, [1], (), eos) for i, w in enumerate(wanted)], vocabulary, CPU)
-
-
-def called(function: Callable[[], None]) -> Callable[[], None]:
-    """A graph where there are none."""
-    return function
-
-
-class Captured:
-    """Steps of a batch through captured samplers of `bucket` rows, as an engine would take them."""
-
-    def __init__(self, bucket: int, device: torch.device = CPU, graph: Callable[..., Callable[[], None]] = called) -> None:
-        self.graphs, self.graph = SamplerGraphs(device), graph
-        self.logits = torch.zeros(bucket, VOCABULARY, device=device)
-
-    def step(self, logits: Tensor, batch: SamplingBatch) -> tuple[list[int], list[float]]:
-        plan = batch.plan()
-        sampler = self.graphs.sampler_for(len(self.logits), plan)
-        assert sampler is not None
-        if sampler.replay is None:
-            sampler.replay = self.graph(partial(sampler.run, self.logits))
-        self.logits[: len(batch)] = logits
-        sampler.load(plan)
-        assert sampler.replay is not None
-        sampler.replay()
-        sampled = sampler.sampled(len(batch))
-        fetched = sampled.fetch()
-        batch.update(sampled.token_ids)
-        token_ids, logprobs, tops = fetched.read()
-        assert tops == [()] * len(token_ids)
-        return token_ids, logprobs
-
-
-def eager(logits: Tensor, batch: SamplingBatch) -> tuple[list[int], list[float]]:
-    sampled = sample(logits, batch)
-    batch.update(sampled.token_ids)
-    return sampled.token_ids.tolist(), sampled.logprobs.tolist()
 
 
 @quick
@@ -258,98 +210,3 @@ def test_a_plan_that_does_not_belong_is_refused() -> None:
     for batch in (batch_of({"do_sample": True}), batch_of({}, {}), batch_of({"top_logprobs": 2})):
         with pytest.raises(ValueError, match="in a sampler of 1 rows"):
             sampler.load(batch.plan())
-
-
-MIXES = [
-    [{}, {}],
-    [{"do_sample": True}, {}],
-    [{"temperature": 0.7, "top_k": 5}, {"top_p": 0.9}, {}, {"typical_p": 0.8, "temperature": 1e-8}],
-]
-
-
-def cuda_graph(function: Callable[[], None]) -> Callable[[], None]:
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            function()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        function()
-    return graph.replay
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("mix", MIXES, ids=str)
-def test_a_replayed_graph_gives_what_the_eager_sampler_gives_through_changes_of_the_batch(mix: list[dict[str, Any]]) -> None:
-    device = torch.device("cuda")
-    captured = Captured(8, device, cuda_graph)
-
-    def build() -> SamplingBatch:
-        return SamplingBatch.build([SamplingRow(SamplingParams(**w), i, [1]) for i, w in enumerate(mix)], VOCABULARY, device)
-
-    ours, theirs = build(), build()
-    for at in range(DRAWS + 10):
-        if at % 7 == 6:
-            order = list(range(len(ours)))[at % 2 :]
-            ours, theirs = ours.select(order), theirs.select(order)
-        if at % 14 == 13:
-            ours.extend(build())
-            theirs.extend(build())
-            ours, theirs = (batch.select(list(range(len(batch)))[-8:]) for batch in (ours, theirs))
-        logits = logits_of(len(ours), at).to(device)
-        assert captured.step(logits, ours) == eager(logits, theirs), at
-
-
-EVERYTHING: list[dict[str, Any]] = [
-    {},
-    {"do_sample": True, "top_k": 20, "top_p": 0.9, "typical_p": 0.9, "temperature": 0.7, "top_logprobs": 3},
-    {"repetition_penalty": 1.3, "frequency_penalty": 0.5, "presence_penalty": 0.5, "logit_bias": {3: 1.0}, "min_new_tokens": 5},
-]
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("mix", [EVERYTHING, *MIXES], ids=str)
-def test_neither_a_step_nor_a_change_of_the_batch_ever_waits_for_the_gpu(mix: list[dict[str, Any]]) -> None:
-    device = torch.device("cuda")
-    rows = [SamplingRow(SamplingParams(**w), i, [1, 2, 99], (3, 3), (2,)) for i, w in enumerate(mix)]
-    logits = [logits_of(2 * len(rows), at).to(device) for at in range(6)]
-    graphs, static = SamplerGraphs(device), torch.zeros(2 * len(rows), VOCABULARY, device=device)
-
-    def steps() -> list[Fetched]:
-        batch, fetched = SamplingBatch.build(rows, VOCABULARY, device), []
-        for at, scores in enumerate(logits):
-            if at == 2:
-                batch.extend(SamplingBatch.build(rows, VOCABULARY, device))
-            if at == 4:
-                batch = batch.select(range(len(batch))[1::2])
-            sampler = graphs.sampler_for(len(static), batch.plan())
-            if sampler is None:
-                sampled = sample(scores[: len(batch)], batch)
-            else:
-                if sampler.replay is None:
-                    sampler.replay = cuda_graph(partial(sampler.run, static))
-                static.copy_(scores)
-                sampler.load(batch.plan())
-                assert sampler.replay is not None
-                sampler.replay()
-                sampled = sampler.sampled(len(batch))
-            fetched.append(sampled.fetch())
-            batch.update(sampled.token_ids)
-        return fetched
-
-    expected = [fetched.read() for fetched in steps()]
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        torch.cuda._sleep(1_000_000_000)  # some half a second, behind which everything has to queue
-        slept = torch.cuda.Event()
-        slept.record()
-        fetched = steps()
-        assert not slept.query()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert [step.read() for step in fetched] == expected

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from inferometer import LLM, SamplingParams
-from inferometer.engine.engine import PAGE_SIZE
 from inferometer.engine.loaded_part import DeviceLimits
 from inferometer.engine.memory import activation_bytes
 from inferometer.engine.page_room import PageRoom, share_pages
 from inferometer.engine.residency.storage import Storage, resident_beside_layers
 from inferometer.engine.residency.streamed import StreamedLayers
 from inferometer.engine.room_beside import RoomBeside
+from inferometer.engine.sizes import PAGE_SIZE
 from inferometer.errors import PointlessWarning, UserError
 from inferometer.nn.tiered_cache import TieredCache, slots_bytes
 from tiny_models import tiny_model

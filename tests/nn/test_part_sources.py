@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from test_stored import SIZES, Stored, matrices, plain
-from test_stored import write as write_stored
+from stored_checkpoints import SIZES, Stored, matrices, plain
+from stored_checkpoints import write as write_stored
 from torch import Tensor
 
 from gguf_models import tiny, write

@@ -1,96 +1,19 @@
-"""Checkpoints in few bits: what others have written, and this package's own folders."""
+"""Checkpoints in few bits that other programs have written."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from stored_checkpoints import SIZES, Stored, matrices, packed_along, plain, write
 from torch import Tensor
 
 from inferometer import LLM, SamplingParams
 from inferometer.errors import ModelError, UserError
-from inferometer.model.description import describe
 from inferometer.model.families import family
-from inferometer.model.formats import ROUNDED_FORMATS, weight_format
-from inferometer.model.parameters import head_matrix
-from inferometer.nn.dummy import DummySource
-from inferometer.nn.formats.folder import QuantisedFolder, matrices_to_nearest
-from inferometer.nn.formats.layout import layer_matrices
 from inferometer.nn.formats.unpacking import AWQ_ORDER, nibbles_along
-from inferometer.nn.load import open_source
-from tiny_models import CONFIGS, tiny_model
-
-SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
-LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-
-
-def packed_along(levels: Tensor, dim: int, order: tuple[int, ...] = tuple(range(8))) -> Tensor:
-    """int32 as checkpoints pack them, the inverse of `nibbles_along`; `dim` must be a multiple of 8 long."""
-    rows = levels.t() if dim == 0 else levels
-    parts = rows.reshape(rows.shape[0], -1, 8).to(torch.int64)
-    shifts = torch.tensor([4 * order.index(i) for i in range(8)], device=levels.device)
-    words = (parts << shifts).sum(-1)
-    signed = torch.where(words >= 2**31, words - 2**32, words).to(torch.int32)
-    return signed.t().contiguous() if dim == 0 else signed
-
-
-def plain(folder: Path, kind: str = "llama", **changes: Any) -> dict[str, Tensor]:
-    """The tensors of a tiny model, float16."""
-    spec = describe(str(tiny_model(folder, kind, **changes)), config_only=True).spec
-    source = DummySource(spec, family(kind), seed=4)
-    return {name: source.read(name, "cpu", torch.float32).half() for name in source.tensors()}
-
-
-def write(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any], kind: str = "llama", **changes: Any) -> Path:
-    path = tiny_model(folder, kind, **changes, quantization_config=config)
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path / "model.safetensors")
-    return path
-
-
-class Stored:
-    """A matrix of random levels, scales and zero points, and what they mean, in float64."""
-
-    def __init__(self, outputs: int, inputs: int, group: int, *, groups: Tensor | None = None) -> None:
-        count = -(-inputs // group)
-        self.groups = torch.arange(inputs) // group if groups is None else groups
-        self.levels = torch.randint(0, 16, (outputs, inputs), dtype=torch.uint8)
-        self.scale = (torch.rand(outputs, count) * 0.01 + 0.002).half()
-        self.zero = torch.randint(1, 16, (outputs, count), dtype=torch.uint8)
-        zero = self.zero[:, self.groups].double()
-        self.matrix = (self.levels.double() - zero) * self.scale[:, self.groups].double()
-
-    def gptq(self, base: str, *, offset: int, g_idx: bool) -> dict[str, Tensor]:
-        parts = {
-            f"{base}.qweight": packed_along(self.levels.t(), 0),
-            f"{base}.qzeros": packed_along(self.zero.t() - offset, 1),
-            f"{base}.scales": self.scale.t(),
-        }
-        return parts | ({f"{base}.g_idx": self.groups.int()} if g_idx else {})
-
-    def awq(self, base: str) -> dict[str, Tensor]:
-        return {
-            f"{base}.qweight": packed_along(self.levels.t(), 1, AWQ_ORDER),
-            f"{base}.qzeros": packed_along(self.zero.t(), 1, AWQ_ORDER),
-            f"{base}.scales": self.scale.t(),
-        }
-
-    def compressed(self, base: str, *, g_idx: bool) -> dict[str, Tensor]:
-        parts = {
-            f"{base}.weight_packed": packed_along(self.levels, 1),
-            f"{base}.weight_zero_point": packed_along(self.zero, 0),
-            f"{base}.weight_scale": self.scale,
-            f"{base}.weight_shape": torch.tensor(self.levels.shape),
-        }
-        return parts | ({f"{base}.weight_g_idx": self.groups.int()} if g_idx else {})
-
-
-def matrices(tensors: dict[str, Tensor]) -> list[str]:
-    """The names of linear maps, without .weight."""
-    return [name.removesuffix(".weight") for name in tensors if name.split(".")[-2] in LINEAR]
 
 
 def held(llm: LLM) -> dict[str, Tensor]:
@@ -234,109 +157,6 @@ def test_gptq_of_matrices_stored_by_column(tmp_path: Path) -> None:
         tensors |= stored.gptq(name.removesuffix(".weight"), offset=1, g_idx=False)
     path = write(tmp_path, tensors, {"quant_method": "gptq", "bits": 4, "group_size": 32}, "gpt2")
     check(path, tensors, meant, 8)
-
-
-def quantised_folder(tmp_path: Path, kind: str, name: str) -> tuple[Path, Path]:
-    """A tiny model with weights, and the same in few bits."""
-    path = tiny_model(tmp_path, kind)
-    spec = describe(str(path), config_only=True).spec
-    source = DummySource(spec, family(kind), seed=2)
-    stored = {name: source.read(name, "cpu", torch.float32).bfloat16().contiguous() for name in source.tensors()}
-    save_file(stored, path / "model.safetensors")
-    description = describe(str(path))
-    read, out = open_source(description), tmp_path / "out"
-    form = weight_format(name, "float32")
-    QuantisedFolder(description, read, spec, family(kind), form).write(out, matrices_to_nearest(read, spec, family(kind), form))
-    return path, out
-
-
-@pytest.mark.parametrize("kind", CONFIGS)
-@pytest.mark.parametrize("name", ROUNDED_FORMATS)
-def test_a_folder_holds_what_loading_rounds_to(tmp_path: Path, kind: str, name: str) -> None:
-    path, out = quantised_folder(tmp_path, kind, name)
-    assert json.loads((out / "config.json").read_text())["quantization_config"]["format"] == name
-    wanted, found = LLM(path, device="cpu", dtype="float32", quantize=name).model, LLM(out, device="cpu", dtype="float32").model
-    assert wanted.quantised.keys() == found.quantised.keys()
-    for parameter, weight in wanted.quantised.items():
-        theirs = found.quantised[parameter]
-        assert (weight.kind, weight.group, weight.activations) == (theirs.kind, theirs.group, theirs.activations)
-        for ours, other in zip(weight.tensors, theirs.tensors, strict=True):
-            assert ours.dtype == other.dtype
-            assert torch.equal(ours.view(torch.uint8), other.view(torch.uint8))
-    plain_ones = set(dict(wanted.named_parameters())) - wanted.quantised.keys()
-    assert all(torch.equal(wanted.get_parameter(each), found.get_parameter(each)) for each in plain_ones)
-
-
-@pytest.mark.parametrize("kind", ["llama", "opt", "gpt2"])
-def test_a_head_that_is_kept_is_plain(tmp_path: Path, kind: str) -> None:
-    path, out = quantised_folder(tmp_path, kind, "int4-g64-kept-head")
-    model = LLM(out, device="cpu", dtype="float32").model
-    assert set(model.quantised) == set(layer_matrices(model.spec))
-    ours = LLM(path, device="cpu", dtype="float32", quantize="int4-g64").model
-    assert set(ours.quantised) == {*layer_matrices(model.spec), head_matrix(model.spec)}
-    assert ours.weight_bytes < model.weight_bytes
-    with pytest.raises(UserError, match="int4-g64-kept-head already"):
-        LLM(out, device="cpu", quantize="int4-g64")
-    assert set(LLM(out, device="cpu", dtype="float32", quantize="int4-kept-head").model.quantised) == set(model.quantised)
-
-
-def test_a_folder_of_before_heads_were_rounded_is_read(tmp_path: Path) -> None:
-    """Version 1 says of an int4 folder what version 2 calls int4 with a head that is kept."""
-    _, out = quantised_folder(tmp_path, "opt", "int4-g64-kept-head")
-    config = json.loads((out / "config.json").read_text())
-    config["quantization_config"] |= {"version": 1, "format": "int4-g64"}
-    (out / "config.json").write_text(json.dumps(config))
-    llm = LLM(out, device="cpu", dtype="float32")
-    assert llm.weight_format is not None
-    assert llm.weight_format.name == "int4-g64-kept-head"
-    assert set(llm.model.quantised) == set(layer_matrices(llm.model.spec))
-
-
-@pytest.mark.parametrize(
-    ("damage", "said"),
-    [
-        (lambda t, name: t.update({name: t[name].to(torch.float32)}), "type"),
-        (lambda t, name: t.update({name: t[name][:, 0].contiguous()}), "dimensions"),
-        (lambda t, name: t.update({f"{name}_row_scale": t[f"{name}_row_scale"][:3].contiguous()}), "scales"),
-        (lambda t, name: t.update({f"{name}_row_scale": t[f"{name}_row_scale"] * torch.inf}), "not finite"),
-        (lambda t, name: t.pop(f"{name}_row_scale"), "embed_tokens|lm_head"),
-    ],
-)
-def test_a_damaged_head_is_one_clear_error(tmp_path: Path, damage: Any, said: str) -> None:
-    _, out = quantised_folder(tmp_path, "llama", "int4-g64")
-    tensors = load_file(out / "model.safetensors")
-    name = next(name for name in tensors if name.endswith("_row_scale")).removesuffix("_row_scale")
-    damage(tensors, name)
-    save_file(tensors, out / "model.safetensors")
-    with pytest.raises(ModelError, match=said) as caught:
-        LLM(out, device="cpu", dtype="float32")
-    assert "\n" not in str(caught.value)
-
-
-def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
-    path = tiny_model(tmp_path, "llama")
-    spec = describe(str(path), config_only=True).spec
-    source, kind = DummySource(spec, family("llama"), seed=2), family("llama")
-    form = weight_format("int8", "float32")
-    folder = QuantisedFolder(describe(str(path), config_only=True), source, spec, kind, form)
-    steps = []
-
-    def full() -> None:
-        steps.append(None)
-        if len(steps) == 5:
-            raise OSError(28, "No space left on device")
-
-    with pytest.raises(UserError, match="No space left") as caught:
-        folder.write(tmp_path / "out", matrices_to_nearest(source, spec, kind, form), full)
-    assert "\n" not in str(caught.value)
-    with pytest.raises(KeyboardInterrupt):
-        folder.write(tmp_path / "out", lambda name: (_ for _ in ()).throw(KeyboardInterrupt()))
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["tiny-llama"]
-    (tmp_path / "out").mkdir()
-    folder.write(tmp_path / "out", matrices_to_nearest(source, spec, kind, form))
-    with pytest.raises(UserError, match="is there already"):
-        folder.write(tmp_path / "out", matrices_to_nearest(source, spec, kind, form))
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["out", "tiny-llama"]
 
 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32}

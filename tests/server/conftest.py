@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from running_server import LIMITS, RunningServer, dummy
 from served_tokenizer import served_tokenizer
 
+from inferometer import LLM
 from tiny_models import tiny_model
+
+if TYPE_CHECKING:
+    import openai
 
 
 @pytest.fixture(scope="session")
@@ -49,6 +54,21 @@ def chat_server(chat_model: Path) -> Iterator[RunningServer]:
     """A server of it."""
     with dummy(chat_model, *LIMITS, "--tokenizer", str(chat_model)) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def llm(chat_model: Path) -> LLM:
+    """The same model without a server; a test file may have another of this name."""
+    return LLM(chat_model, dtype="float32", device="cpu", weights="dummy", tokenizer=chat_model, gpu_memory=0.25)
+
+
+@pytest.fixture(scope="module")
+def client(chat_server: RunningServer) -> Iterator[openai.OpenAI]:
+    """OpenAI's client of that server, which takes no answer twice; a test file may have another of this name."""
+    import openai  # only here, as it takes a second
+
+    with openai.OpenAI(base_url=f"{chat_server.url}/v1", api_key="none", max_retries=0, timeout=60) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +15,6 @@ from tiny_models import tiny_model
 
 MESSAGES: list[Any] = [{"role": "system", "content": "You are tiny."}, {"role": "user", "content": "héllo 👋"}]
 RENDERED = "<system>You are tiny.\n<user>héllo 👋\n<assistant>"
-
-
-@pytest.fixture(scope="module")
-def llm(chat_model: Path) -> LLM:
-    """The same model without a server."""
-    return LLM(chat_model, dtype="float32", device="cpu", weights="dummy", tokenizer=chat_model, gpu_memory=0.25)
-
-
-@pytest.fixture(scope="module")
-def client(chat_server: RunningServer) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{chat_server.url}/v1", api_key="none", max_retries=0, timeout=60) as made:
-        yield made
 
 
 def ask(client: openai.OpenAI, messages: Any = MESSAGES, **parameters: Any) -> Any:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from inferometer.engine.device_clock import median_seconds
 from inferometer.engine.graph import Graph
+from inferometer.engine.sizes import PAGE_SIZE
 from inferometer.kernels.token_rows import Places
 from inferometer.model.spec import LearnedPositions
 from inferometer.nn.attention import sweep_context
@@ -22,7 +23,6 @@ from inferometer.nn.transformer import Transformer
 
 CONTEXT = 512
 """Tokens of every row: enough that attention cuts the contexts of few rows into parts, as it does in most steps."""
-PAGE_SIZE = 16
 FEWEST_LAYERS = 8
 """So that the seam between two steps is a small part of one."""
 CACHES = 3

@@ -39,7 +39,7 @@ class Draws:
         return cls(keys, torch.full((rows,), -AHEAD), torch.zeros(rows, AHEAD, dtype=torch.float64))
 
     def select(self, index: Tensor) -> Draws:
-        """The rows at `index`, int64 on the CPU."""
+        """The rows at `index`, int64 [rows to keep] on the CPU."""
         return Draws(self.seeds.index_select(0, index), self.starts.index_select(0, index), self.numbers.index_select(0, index))
 
     def extend(self, other: Draws) -> Draws:

@@ -30,7 +30,7 @@ class Edit(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RepetitionPenalty:
-    """Divides positive and multiplies negative scores of `seen` tokens (bool [rows, vocabulary]) by `penalties`, [rows, 1]."""
+    """Divides positive and multiplies negative scores of `seen` tokens (bool [rows, vocabulary]) by `penalties`, float32 [rows, 1]."""
 
     penalties: Tensor
     seen: Tensor
@@ -41,14 +41,16 @@ class RepetitionPenalty:
         return cls(column([positive(row.params.repetition_penalty) for row in rows], seen.device), seen)
 
     def apply(self, scores: Tensor) -> Tensor:
-        """As transformers' RepetitionPenaltyLogitsProcessor."""
+        """float32 [rows, vocabulary], as transformers' RepetitionPenaltyLogitsProcessor; `scores` stay as they are."""
         penalised = torch.where(scores < 0, scores * self.penalties, scores / self.penalties)
         return torch.where(self.seen, penalised, scores)
 
 
 @dataclass(frozen=True, slots=True)
 class CountPenalty:
-    """Subtracts count x frequency, and presence once a token has been generated; counts int32 [rows, vocabulary], the rest [rows, 1]."""
+    """Subtracts count x frequency, and presence once a token has been generated; counts int32 [rows, vocabulary], the rest float32
+    [rows, 1].
+    """
 
     frequency: Tensor
     presence: Tensor
@@ -62,14 +64,16 @@ class CountPenalty:
         return cls(frequency, presence, counts)
 
     def apply(self, scores: Tensor) -> Tensor:
-        """As the OpenAI API defines both penalties."""
+        """float32 [rows, vocabulary], as the OpenAI API defines both penalties; `scores` stay as they are."""
         penalised = scores - self.counts * self.frequency - self.presence
         return torch.where(self.counts > 0, penalised, scores)
 
 
 @dataclass(frozen=True, slots=True)
 class LogitBias:
-    """Adds a bias to single tokens. Three tensors of one length: row, token id, bias; no pair of row and token twice."""
+    """Adds a bias to single tokens. Three tensors of one length: row and token id, int64, and bias, float32; no pair of row and token
+    twice.
+    """
 
     rows: Tensor
     token_ids: Tensor
@@ -86,14 +90,14 @@ class LogitBias:
         return cls(places[0], places[1], upload([bounded(bias) for bias in biases], torch.float32, device))
 
     def apply(self, scores: Tensor) -> Tensor:
-        """Changes `scores` in place."""
+        """Changes `scores`, float32 [rows, vocabulary], in place, and returns them."""
         biased = scores[self.rows, self.token_ids] + self.biases
         return scores.index_put_((self.rows, self.token_ids), biased)
 
 
 @dataclass(frozen=True, slots=True)
 class EndBan:
-    """Bans end tokens for some steps more. Tensors of one length: row, token id, steps left when the edit was built.
+    """Bans end tokens for some steps more. Tensors of one length, int64: row, token id, steps left when the edit was built.
 
     step: int64 [1] on the device, how many steps have passed since. lasts: after so many steps no ban is left.
     """
@@ -120,7 +124,7 @@ class EndBan:
         return cls(table[:, 0], table[:, 1], table[:, 2], step, max(left for _, _, left in entries))
 
     def apply(self, scores: Tensor) -> Tensor:
-        """Changes `scores` in place."""
+        """Changes `scores`, float32 [rows, vocabulary], in place, and returns them."""
         banned = torch.where(self.step < self.remaining, -math.inf, scores[self.rows, self.token_ids])
         return scores.index_put_((self.rows, self.token_ids), banned)
 

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from collections.abc import Sequence as Many
 from contextlib import contextmanager
 from functools import partial
-from itertools import compress
 from math import inf
 from typing import Any, TypeVar
 
 import torch
 
 from inferometer.engine.flight import Flight
+from inferometer.engine.prompt_scores import PromptScores
 from inferometer.engine.residency.brought_pages import PageTraffic
 from inferometer.engine.residency.link import Link, link_to
 from inferometer.engine.residency.streamed import hides_launches
 from inferometer.engine.runner import Runner
 from inferometer.engine.sampled import Tokens
+from inferometer.engine.sequence_limit import check_length, sequence_limit
+from inferometer.engine.sizes import PAGE_SIZE, SEATS, SWEEP_TOKENS
 from inferometer.engine.watermark import DEFAULT_WATERMARK, Watermark
 from inferometer.errors import ModelError
-from inferometer.model.spec import DynamicScaling, PositionScheme, Rotary
 from inferometer.nn.cache import PagedCache
 from inferometer.nn.tiered_cache import TieredCache, slot_pages_for
 from inferometer.nn.transformer import Transformer
@@ -29,24 +29,13 @@ from inferometer.schedule.admission import Admission
 from inferometer.schedule.continuous import Continuous
 from inferometer.schedule.emission import Emission, Emissions
 from inferometer.schedule.pages import PagePool
+from inferometer.schedule.prefix import prompt_salt
 from inferometer.schedule.request import Request
-from inferometer.schedule.scheduler import RequestTooLargeError, Scheduler
+from inferometer.schedule.scheduler import Scheduler
 from inferometer.schedule.sequence import Sequence
 from inferometer.schedule.sweep import Sweep
 
 T = TypeVar("T")
-
-PAGE_SIZE = 16
-"""Tokens a page: large enough that a kernel reads long runs, small enough that a sequence wastes half of it at most."""
-
-SEATS = 256
-"""Most sequences that run together, unless told otherwise."""
-
-SWEEP_TOKENS = 8192
-"""The most tokens of one sweep: enough to fill a large GPU's matrix units, few enough that activations stay small."""
-
-LONGEST = 2**20
-"""The most tokens of one sequence of a model that sets no limit: the block table has a row as long as that for every seat."""
 
 
 class Engine:
@@ -105,7 +94,7 @@ class Engine:
         self.kv_dtype = model.dtype if kv_dtype is None else kv_dtype
         self.sweep: Sweep | None = None
         self._flights: deque[Flight] = deque()
-        self._scores: dict[int, list[float]] = {}
+        self._scores = PromptScores()
         self._stepping = False
         self._unwanted: list[int] = []  # requests to drop once the step under way is over
         self.scheduler = Scheduler(
@@ -166,20 +155,12 @@ class Engine:
 
     def check(self, request: Request) -> None:
         """Raises RequestTooLargeError for a request that could never run, however long it waited."""
-        self._check_length(request)
+        check_length(request, self.model.spec)
         self.scheduler.check(request)
-
-    def _check_length(self, request: Request) -> None:
-        if request.tokens - 1 > self._longest:  # the last token is never run
-            prompt, new = len(request.prompt_token_ids), request.params.max_new_tokens
-            raise RequestTooLargeError(
-                f"a prompt of {prompt} tokens and {new} new ones are more than the {self._longest} tokens that a sequence of "
-                f"{self.model.spec.name} can have; use a shorter prompt or a smaller max_new_tokens"
-            )
 
     def add(self, request: Request) -> Sequence:
         """Queues a request; the sequence tells how far it is. Raises RequestTooLargeError for one that could never run."""
-        self._check_length(request)
+        check_length(request, self.model.spec)
         return self.scheduler.add(request)
 
     def abort(self, request_id: int) -> None:
@@ -192,7 +173,7 @@ class Engine:
             self._unwanted.append(request_id)
             return
         self.scheduler.abort(request_id)
-        self._scores.pop(request_id, None)
+        self._scores.drop(request_id)
 
     def clear(self) -> None:
         """Drops every request and forgets the prefix cache; the pages' memory stays."""
@@ -266,14 +247,9 @@ class Engine:
                 self.abort(self._unwanted.pop())
 
     @property
-    def _longest(self) -> int:
-        limit = self.model.spec.context_limit
-        return LONGEST if limit is None else limit
-
-    @property
     def _running(self) -> Runner:
         if self._runner is None:
-            stride = min(self.pages, -(-self._longest // self.page_size))
+            stride = min(self.pages, -(-sequence_limit(self.model.spec) // self.page_size))
             cache = self._cache(stride)
             traffic = PageTraffic(cache, *map(self._link, [self.model.device] * 2)) if isinstance(cache, TieredCache) else None
             graphs = self.graphs and not hides_launches(self.model.residency)
@@ -300,18 +276,11 @@ class Engine:
     def _land(self, flight: Flight) -> Emissions:
         """Reads a sweep: the tokens of the sequences that still want them."""
         tokens = self._read(flight)
-        for scores in flight.scores:
-            if not scores.sequence.ended:
-                self._scores.setdefault(scores.sequence.request.id, []).extend(scores.logprobs.tolist())
-        sequences: Many[Sequence] = flight.sampled
-        token_ids, logprobs, tops = tokens
-        wanted = [not sequence.ended for sequence in sequences]
-        if not all(wanted):  # aborted, or their last token was read when this sweep was already under way
-            sequences = list(compress(sequences, wanted))
-            token_ids, logprobs, tops = list(compress(token_ids, wanted)), list(compress(logprobs, wanted)), list(compress(tops, wanted))
+        self._scores.keep(flight.scores)
+        sequences, (token_ids, logprobs, tops) = flight.wanted(tokens)
         if -inf in logprobs:  # the sampler's word for a row of NaN; whatever token it names there was not the model's choice
             self._fail()
-        scored = [self._scored(sequence) if sequence.request.params.prompt_logprobs else None for sequence in sequences]
+        scored = [self._scores.take(sequence) if sequence.request.params.prompt_logprobs else None for sequence in sequences]
         reasons = self.scheduler.take_all(sequences, token_ids)
         return Emissions([sequence.request.id for sequence in sequences], token_ids, logprobs, tops, scored, reasons)
 
@@ -319,21 +288,8 @@ class Engine:
         """Its tokens. Waits until they are there."""
         return flight.read()
 
-    def _scored(self, sequence: Sequence) -> tuple[float | None, ...] | None:
-        """What goes out with the first token of a sequence."""
-        return None if sequence.generated else (None, *self._scores.pop(sequence.request.id, ()))
-
     def _fail(self) -> None:
         self.close()  # pages that hold NaN go with it: a mask does not keep them out of who comes next
         name, dtype = self.model.spec.name, str(self.model.dtype).removeprefix("torch.")
         wider = "" if dtype == "float32" else ", or need --dtype float32"
         raise ModelError(f"{name} in {dtype} gives no token a finite score: its weights are damaged{wider}")
-
-
-def prompt_salt(positions: PositionScheme, request: Request) -> bytes:
-    """What besides the tokens decides a prompt's keys: its length, where rotary frequencies depend on it."""
-    scaling = positions.scaling if isinstance(positions, Rotary) else None
-    prompt = len(request.prompt_token_ids)
-    if isinstance(scaling, DynamicScaling) and prompt > scaling.original_positions:
-        return prompt.to_bytes(8, "little")
-    return b""

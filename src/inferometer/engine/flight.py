@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Many
 from dataclasses import dataclass
+from itertools import compress
 
 import torch
-from torch import Tensor
 
+from inferometer.engine.prompt_scores import Scores
 from inferometer.engine.sampled import Fetched, Tokens
 from inferometer.schedule.sequence import Sequence
-
-
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """Log-probabilities of some prompt tokens of a sequence on their way to the host: float32, in order."""
-
-    sequence: Sequence
-    logprobs: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +45,13 @@ class Flight:
             tokens.tops.extend(tops)
         return tokens
 
-
-def fetch_scores(sequence: Sequence, logprobs: Tensor) -> Scores:
-    """Starts the copy to the host behind the work that is queued now."""
-    if not logprobs.is_cuda:
-        return Scores(sequence, logprobs)
-    host = torch.empty(logprobs.shape, dtype=logprobs.dtype, pin_memory=True)
-    return Scores(sequence, host.copy_(logprobs, non_blocking=True))
+    def wanted(self, tokens: Tokens) -> tuple[Many[Sequence], Tokens]:
+        """The sequences that still want theirs of the tokens that were read, and those: others were aborted, or had their last token
+        read when this sweep was already under way.
+        """
+        wanted = [not sequence.ended for sequence in self.sampled]
+        if all(wanted):
+            return self.sampled, tokens
+        token_ids, logprobs, tops = tokens
+        kept = Tokens(list(compress(token_ids, wanted)), list(compress(logprobs, wanted)), list(compress(tops, wanted)))
+        return list(compress(self.sampled, wanted)), kept

@@ -53,7 +53,7 @@ class History:
             self.previous.copy_(token_ids)
 
     def select(self, index: Tensor, rows: Sequence[SamplingRow]) -> History:
-        """The memories of the rows at `index`, int64 on the CPU, which are `rows`; what none of them needs is dropped."""
+        """The memories of the rows at `index`, int64 [rows to keep] on the CPU, which are `rows`; what none of them needs is dropped."""
         return History(
             _take(self.seen, index, rows, lambda row: row.penalises_repetition),
             _take(self.counts, index, rows, lambda row: row.penalises_counts),

@@ -6,8 +6,8 @@ from collections.abc import Sequence as Many
 
 import torch
 
-from inferometer.engine.engine import Engine, prompt_salt
-from inferometer.schedule.prefix import page_digest, root_digest
+from inferometer.engine.engine import Engine
+from inferometer.schedule.prefix import page_digest, prompt_salt, root_digest
 from inferometer.schedule.request import Request
 
 # Drawn at once, so that no second copy of a cache need exist.

@@ -8,13 +8,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
-from inferometer.engine.engine import SEATS, Engine
+from inferometer.engine.engine import Engine
 from inferometer.engine.loaded_model import LoadedModel
 from inferometer.engine.model_settings import ModelSettings
 from inferometer.engine.parallel.ranks import Ranks
 from inferometer.engine.pooling import Pooling, read_pooling
 from inferometer.engine.prompt_reader import PromptReader, Prompts
 from inferometer.engine.shared_loop import SharedLoop
+from inferometer.engine.sizes import SEATS
 from inferometer.engine.streamed_sweeps import over_the_link
 from inferometer.engine.text_states import vectors
 from inferometer.errors import UserError

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from inferometer.engine.engine import LONGEST, PAGE_SIZE, SEATS
 from inferometer.engine.loaded_part import DeviceLimits
 from inferometer.engine.memory import activation_bytes, page_budget
 from inferometer.engine.page_room import UNASKED_BYTES, PageRoom, share_pages
 from inferometer.engine.residency.disk_reader import least_bytes
 from inferometer.engine.residency.storage import Storage, resident_beside_layers
 from inferometer.engine.residency.streamed import StreamedLayers
+from inferometer.engine.sequence_limit import sequence_limit
+from inferometer.engine.sizes import PAGE_SIZE, SEATS
 from inferometer.errors import PointlessWarning, UserError
 from inferometer.hardware.host_memory import free_host_bytes
 from inferometer.model.byte_size import gib
@@ -122,7 +123,7 @@ class RoomBeside:
     @property
     def _most_pages(self) -> int:
         """Of one sequence."""
-        return -(-(self.model.local.context_limit or LONGEST) // PAGE_SIZE)
+        return -(-(sequence_limit(self.model.local)) // PAGE_SIZE)
 
     @property
     def _without(self) -> str:

@@ -14,8 +14,9 @@ from torch import Tensor
 from inferometer.engine.captured_sampler import CapturedSampler, SamplerGraphs
 from inferometer.engine.cohort_rows import CohortRows
 from inferometer.engine.facts import Facts
-from inferometer.engine.flight import Flight, Scores, fetch_scores
+from inferometer.engine.flight import Flight
 from inferometer.engine.graph import Graph
+from inferometer.engine.prompt_scores import Scores, fetch_scores
 from inferometer.engine.prompts_beside import PromptsBeside
 from inferometer.engine.residency.brought_pages import BroughtPages, PageTraffic
 from inferometer.engine.sampled import Sampled

@@ -114,7 +114,7 @@ class SamplingBatch:
         return SamplingBatch(kept, generated, parameters, draws, history, self.vocabulary, self.device, self._watermark)
 
     def extend(self, other: SamplingBatch) -> None:
-        """Appends the rows of `other`, a batch for the same vocabulary and device."""
+        """Appends the rows of `other`, a batch for the same vocabulary and device; raises ValueError for one of another model."""
         if (other.vocabulary, other.device, other._watermark) != (self.vocabulary, self.device, self._watermark):
             raise ValueError("batches of different models cannot be joined")
         self._history = self._history.extend(other._history, len(self), len(other))
@@ -129,7 +129,7 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
     """Chooses a token for every row. logits: [rows, vocabulary] of any floating type, left as they are; worked on in float32.
 
     A greedy row takes the best score, the lowest id among equals; another draws. A NaN logit counts as -inf, +inf as the largest
-    float32. A row without any finite score gives token 0 with log-probability -inf.
+    float32. A row without any finite score gives token 0 with log-probability -inf. Raises ValueError for logits of another shape.
     """
     if logits.shape != (len(batch), batch.vocabulary):
         raise ValueError(f"logits of shape {tuple(logits.shape)} for {len(batch)} rows and {batch.vocabulary} tokens")

@@ -103,7 +103,10 @@ def plan(
     device: torch.device,
     watermark: Watermark,
 ) -> SamplingPlan:
-    """The plan for `rows`, of which each has `generated` so many tokens. parameters, draws: theirs, on the CPU."""
+    """The plan for `rows`, of which each has `generated` so many tokens.
+
+    parameters: theirs, int64 [rows, PARAMETERS], as `sampling_table` has them. draws: their random numbers. Both on the CPU.
+    """
     step = torch.zeros(1, dtype=torch.int64, device=device)
     bans = EndBan.build(rows, generated, vocabulary, step)
     edits = tuple(_edits(rows, history, device, watermark, bans))

@@ -32,7 +32,9 @@ class SamplingTable:
 
     @classmethod
     def build(cls, parameters: Tensor, draws: Draws, positions: Sequence[int]) -> SamplingTable:
-        """The table, on the CPU, of rows with these `parameters` whose next random numbers are those at `positions`."""
+        """The table, on the CPU, of rows with these `parameters`, int64 [rows, PARAMETERS], whose next random numbers are those at
+        `positions`.
+        """
         numbers = draws.window(torch.tensor(positions, dtype=torch.int64), parameters[:, 0] != 0)
         return cls(torch.cat((parameters, numbers.view(torch.int64)), dim=1))
 

@@ -90,7 +90,7 @@ class Staged:
 
 
 def pack(facts: Facts, page_size: int) -> tuple[Tensor, Shape]:
-    """The sweep as uint8 on the CPU, and its sizes."""
+    """The sweep as uint8 (bytes,) on the CPU, and its sizes. page_size: in tokens."""
     counts = facts.counts
     ends = counts.cumsum()
     shifts: Integers = facts.starts - ends + counts

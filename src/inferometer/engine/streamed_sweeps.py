@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import torch
 
-from inferometer.engine.engine import SWEEP_TOKENS
 from inferometer.engine.residency.streamed import StreamedLayers
+from inferometer.engine.sizes import SWEEP_TOKENS
 from inferometer.estimate.beside_link import prompt_tokens
 from inferometer.estimate.deployment import Deployment
 from inferometer.estimate.host_stream import HOST_SHARE

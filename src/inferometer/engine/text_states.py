@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from inferometer.engine.engine import PAGE_SIZE
 from inferometer.engine.pooling import Pooling, pool
+from inferometer.engine.sizes import PAGE_SIZE
 from inferometer.nn.batch import paged_prompt, prompt_batch
 from inferometer.nn.cache import PagedCache
 from inferometer.nn.numerics import Numerics

@@ -131,7 +131,7 @@ def settled(
 def clock_of(
     model: Transformer, rows: int, maps: Mapping[Size, Sequence[Linear | Head]]
 ) -> Callable[[Mapping[Size, Choice]], float] | None:
-    """What measures a step with given launches of the maps; None where there is no memory for one."""
+    """What measures a step, in seconds, with given launches of the maps; None where there is no memory for one."""
     try:
         chain = DecodeChain(model, rows, torch.cuda.get_device_properties(model.device).L2_cache_size)
     except torch.OutOfMemoryError:
@@ -153,7 +153,7 @@ def clock_of(
 
 
 def standard_for(rows: int, weight: Tensor | QuantWeight) -> Choice:
-    """What serves for so many rows unless measuring says otherwise."""
+    """What serves for so many rows of a map (outputs, inputs) unless measuring says otherwise."""
     if isinstance(weight, Tensor):
         outputs, inputs = weight.shape
         return tiling(rows, outputs, inputs, processors(weight.device))
@@ -161,7 +161,7 @@ def standard_for(rows: int, weight: Tensor | QuantWeight) -> Choice:
 
 
 def candidates_for(rows: int, weight: Tensor | QuantWeight) -> tuple[Tiling, ...]:
-    """What may be launched for so many rows."""
+    """What may be launched for so many rows of a map (outputs, inputs)."""
     return candidates(rows, weight.shape[1]) if isinstance(weight, Tensor) else quant_candidates(rows, weight)
 
 

@@ -31,7 +31,7 @@ class Watermark:
             raise ValueError(f"a watermark's delta must be a finite number, not {self.delta}")
 
     def green(self, previous: int, vocabulary: int) -> Tensor:
-        """The green token ids after the token `previous`, int64 on the CPU.
+        """The green token ids after the token `previous`, int64 on the CPU: `gamma` of the vocabulary, rounded down.
 
         The permutation is torch's CPU generator's, whatever device the model is on: it is the one that a detector can repeat.
         """

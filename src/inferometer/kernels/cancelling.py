@@ -26,6 +26,6 @@ def cancelling(rows: int, outputs: int, inputs: int, dtype: torch.dtype, seed: i
 
 
 def same_bits(x: Tensor, y: Tensor) -> bool:
-    """Whether all numbers of x and y, broadcast, are equal bit by bit; NaN is then equal to itself."""
+    """Whether all numbers of x and y, broadcast, of one type of 16 or 32 bits, are equal bit by bit; NaN is then equal to itself."""
     kind = torch.int32 if x.dtype == torch.float32 else torch.int16
     return bool((x.view(kind) == y.view(kind)).all())

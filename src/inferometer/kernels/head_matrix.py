@@ -42,14 +42,14 @@ def head_product(x: Tensor, matrix: Matrix, launch: Tiling | None, norm: NormWei
 
 
 def head_peaks(x: Tensor, matrix: Matrix, launch: Tiling | None, norm: NormWeights | None = None) -> Peaks:
-    """The peaks of that product, of up to MOST_ROWS rows, which is not in memory then."""
+    """The peaks of that product, of x (rows, inputs) of up to MOST_ROWS rows, which is not in memory then."""
     chosen = launch or standard_launch(x, matrix)
     x, norm = _unnormed(x, norm, chosen)
     return skinny_peaks(x, matrix, chosen, norm) if isinstance(matrix, Tensor) else quant_peaks(x, matrix, chosen, norm)
 
 
 def standard_launch(x: Tensor, matrix: Matrix) -> Tiling:
-    """What the table says. Raises ValueError where no launch serves."""
+    """What the table says of x (rows, inputs). Raises ValueError where no launch serves."""
     if isinstance(matrix, Tensor):
         return standard(x.shape[0], matrix, x.dtype)
     found = quant_tiling(x.shape[0], matrix)

@@ -53,7 +53,7 @@ def wide_rows(memory: Tensor, scales: Tensor | None, places: Tensor, page_size: 
 
 
 def scaled_write_torch(values: Tensor, memory: Tensor, scales: Tensor, places: Tensor, page_size: int) -> None:
-    """The reference, of keys or of values."""
+    """The reference, of keys or of values. scales: float32 (pages, kv_heads)."""
     kept = places >= 0
     if not bool(kept.all()):
         values, places = values[kept], places[kept]

@@ -28,7 +28,7 @@ class NormWeights:
     bias: Tensor | None
 
     def of(self, x: Tensor, delta: Tensor | None = None) -> Tensor:
-        """See `norm`."""
+        """See `norm`; x, delta: (tokens, hidden)."""
         return norm(x, delta, kind=self.kind, epsilon=self.epsilon, weight=self.weight, bias=self.bias)
 
 

@@ -98,7 +98,7 @@ def quant_linear_joined(parts: HeadParts, weight: QuantWeight, bias: Tensor | No
 
 
 def quant_peaks(x: Tensor, weight: QuantWeight, launch: Tiling, norm: NormWeights | None = None) -> Peaks:
-    """As `skinny_peaks`, of a weight in 8 bits without an order. norm: as in `quant_linear_triton`."""
+    """As `skinny_peaks`, of x (rows, inputs) and a weight in 8 bits without an order. norm: as in `quant_linear_triton`."""
     assert weight.group is None
     each = launch.span(weight.outputs, processors(x.device)) if launch.whole else launch.outputs
     peaks = Peaks.of(x.shape[0], -(-weight.outputs // each), x.device)

@@ -100,7 +100,7 @@ class QuantWeight:
         return replace(self, data=self.data[start:stop], scale=self.scale[start:stop], zero=zero)
 
     def picked(self, outputs: Tensor) -> QuantWeight:
-        """The outputs of these numbers, in their order; a copy."""
+        """The outputs of these numbers, int64 (outputs to take,), in their order; a copy."""
         zero = None if self.zero is None else self.zero[outputs]
         data = self.data.view(torch.uint8)[outputs].view(self.data.dtype)
         return replace(self, data=data, scale=self.scale[outputs], zero=zero)

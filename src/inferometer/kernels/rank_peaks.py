@@ -92,7 +92,7 @@ def product_peaks(x: Tensor, weight: Matrix, first: int, launch: Tiling, norm: N
 
 
 def narrowed(peaks: Peaks, first: int) -> Tensor:
-    """One peak a row, as `row_peaks` has it, of many; on a GPU."""
+    """One peak a row, int32 (rows, 3) as `row_peaks` has it, of many; on a GPU."""
     rows, parts = peaks.tops.shape
     out = torch.empty((rows, 3), dtype=torch.int32, device=peaks.tops.device)
     if rows:

@@ -74,7 +74,7 @@ class SharedRows:
         return self.memory[self.flags_at :].view(torch.int32).view(KINDS, self.size, self.programs)
 
     def result(self, turn: int) -> Tensor:
-        """Bytes of a result."""
+        """The memory of a result, uint8 (room,)."""
         return self.memory[(1 + turn) * self.room : (2 + turn) * self.room]
 
     @classmethod
@@ -84,7 +84,10 @@ class SharedRows:
 
     @classmethod
     def over(cls, rank: int, slot: int, programs: int, memory: Tensor, addresses: Sequence[int]) -> SharedRows:
-        """In memory of this many bytes. Flags are taken down here; nobody may raise one before all ranks have done so."""
+        """In `memory`, uint8 of `nbytes`, which every rank has at its address. slot: bytes.
+
+        Flags are taken down here; nobody may raise one before all ranks have done so.
+        """
         assert slot % ALIGNED == 0
         table = torch.tensor(addresses, dtype=torch.int64, device=memory.device)
         made = cls(rank, slot, memory, table, torch.ones(programs, dtype=torch.int32, device=memory.device))

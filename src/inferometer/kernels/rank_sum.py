@@ -36,7 +36,7 @@ def rank_sum_norm_torch(parts: list[Tensor], residual: Tensor, norm: NormWeights
 
 
 def sums(x: Tensor, box: Mailbox) -> bool:
-    """Whether `rank_sum` takes x."""
+    """Whether `rank_sum` takes x, of any shape."""
     words, rest = divmod(x.numel() * x.element_size(), WORD_BYTES)
     fits = box.holds(-(-words // CHUNK_WORDS), min(CHUNK_WORDS, words))
     return x.dtype in DTYPES and not rest and x.is_contiguous() and fits
@@ -50,7 +50,7 @@ def sums_rows(x: Tensor, box: Mailbox) -> bool:
 
 
 def pairs(x: Tensor, words: int) -> bool:
-    """Whether x goes in pairs of words, cut into so many."""
+    """Whether x, of any shape, goes in pairs of words, cut into so many."""
     return words % 2 == 0 and x.nbytes % (2 * WORD_BYTES) == 0 and x.data_ptr() % (2 * WORD_BYTES) == 0
 
 

@@ -146,7 +146,7 @@ def _product(
 
 
 def standard(rows: int, weight: Tensor, dtype: torch.dtype) -> Tiling:
-    """The tables are of 16-bit types; others get as many bytes."""
+    """What the tables say of x (rows, inputs) in `dtype`. They are of 16-bit types; others get as many bytes."""
     outputs, inputs = weight.shape
     found = tiling(rows, outputs, inputs, processors(weight.device))
     if found.whole:

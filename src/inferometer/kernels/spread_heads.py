@@ -63,7 +63,7 @@ def spread_heads(heads: Tensor, kv_heads: int, rotation: tuple[Tensor, Tensor] |
 
 
 def spread_heads_triton(heads: Tensor, count: int, rotation: tuple[Tensor, Tensor] | None) -> Tensor:
-    """The kernel, of the first `count` heads of each token."""
+    """The kernel, of the first `count` heads of each token: (tokens, count, head_size)."""
     tokens, _, head_size = heads.shape
     out = torch.empty((tokens, count, head_size), dtype=heads.dtype, device=heads.device)
     if tokens == 0:

@@ -76,7 +76,7 @@ def processed(logits: Tensor, drawing: Drawing | None, bounds: Bounds | None) ->
 
 
 def clean(scores: Tensor) -> Tensor:
-    """A copy of `scores` in which NaN counts as -inf and +inf as the largest number."""
+    """A copy of `scores`, float32 of any shape, in which NaN counts as -inf and +inf as the largest number."""
     return scores.nan_to_num(nan=-torch.inf, posinf=LARGEST, neginf=-torch.inf)
 
 

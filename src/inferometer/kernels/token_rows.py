@@ -87,7 +87,7 @@ class Places:
         return self.packed[2 * self.rows :].view(torch.float32)
 
     def write(self, token_ids: Tensor, logprobs: Tensor) -> None:
-        """Puts those of the first rows there, by torch's operations."""
+        """Puts those of the first rows there, int64 and float32 (rows,), by torch's operations."""
         rows = len(token_ids)
         self.token_ids[:rows] = token_ids
         self.logprobs[:rows] = logprobs

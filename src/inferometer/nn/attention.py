@@ -110,7 +110,9 @@ def attend(heads: Tensor, kv_heads: int, sweep: SweepContext, layer: int, scale:
 
 
 def attend_in_parts(heads: Tensor, kv_heads: int, sweep: SweepContext, layer: int, scale: float) -> HeadParts | None:
-    """As `attend`, in parts that are still to be joined; None, and nothing has happened, where no kernel leaves it so."""
+    """As `attend`, heads (tokens, queries + 2 * kv_heads, head_size), in parts that are still to be joined; None, and nothing has
+    happened, where no kernel leaves it so.
+    """
     cache, rows, plan = sweep.cache, sweep.rows, sweep.plan
     if sweep.parts is not None or not isinstance(plan, PagedPlan) or cache is None or rows is None or not rows.apart:
         return None

@@ -91,7 +91,10 @@ class PagedCache:
 
 
 def zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Zeros; on the CPU the system provides them page by page as they are written, torch would write all of them at once."""
+    """Zeros; on the CPU the system provides them page by page as they are written, torch would write all of them at once.
+
+    Raises MemoryError, or on a GPU torch.OutOfMemoryError, where there is no room.
+    """
     if device.type != "cpu":
         return torch.zeros(shape, device=device, dtype=dtype)
     count = 1

@@ -52,8 +52,8 @@ class Collective(Protocol):
         ...
 
     def all_reduce_add(self, x: Tensor, residual: Tensor) -> Tensor | None:
-        """residual + the sum of every rank's x, both rounded, where residual was; None, and nothing done, for tensors for which that takes
-        no less than `all_reduce_norm`. As what follows may norm in its own launch."""
+        """residual + the sum of every rank's x, both (tokens, hidden) and rounded, where residual was; None, and nothing done, for
+        tensors for which that takes no less than `all_reduce_norm`. As what follows may norm in its own launch."""
         ...
 
     def sum_of(self, function: Callable[[Tensor], Tensor], x: Tensor, residual: Tensor, norm: NormWeights) -> Tensor:
@@ -64,7 +64,7 @@ class Collective(Protocol):
         ...
 
     def completed(self, residual: Tensor) -> Tensor:
-        """A residual as `all_reduce_norm` and `sum_of` leave it, with all its rows on all ranks."""
+        """A residual, (tokens, hidden), as `all_reduce_norm` and `sum_of` leave it, with all its rows on all ranks."""
         ...
 
     def kept(self, x: Tensor) -> Tensor:

@@ -173,7 +173,7 @@ class FewTokens:
         return x
 
     def projects(self, hidden: Tensor) -> bool:
-        """Whether `project` takes these rows."""
+        """Whether `project` takes these rows, (rows, embedding)."""
         return hidden.shape[0] <= self._library.most_tokens and hidden.shape[1] == self._head.inputs and self._head.outputs > 0
 
     def project(self, hidden: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ class Field:
     offset: int
 
     def of(self, memory: Tensor) -> Tensor:
-        """The tensor's place in uint8 memory, as what it is."""
+        """The tensor's place in the layer's memory, uint8 (bytes,), as what it is: a view of its shape and dtype."""
         end = self.offset + prod(self.shape) * self.dtype.itemsize
         return memory[self.offset : end].view(self.dtype).view(self.shape)
 

@@ -104,7 +104,9 @@ def attend_pages(
 def attend_pages_in_parts(
     query: Tensor, plan: PagedPlan, rows: CachedRows, cache: PagedCache, layer: int, scale: float, fresh: Fresh
 ) -> HeadParts | None:
-    """As `attend_pages` of sequences that all run one token, in parts; None where there are too many keys for that, or heads share them."""
+    """As `attend_pages` of sequences that all run one token, query (rows, heads, head_size), in parts; None where there are
+    too many keys for that, or heads share them.
+    """
     keys, values = cache.layer(layer)
     count, heads, head_size = query.shape
     if keys.dtype != query.dtype or not serves(count, heads, keys.shape[1], head_size, plan.longest, query.device):

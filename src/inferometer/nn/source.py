@@ -51,7 +51,7 @@ class CheckpointSource(Protocol):
 
 
 def part_of(tensor: Tensor, extent: Extent) -> Tensor:
-    """The part as a view."""
+    """The part as a view, of as many dimensions as the tensor."""
     return tensor[tuple(slice(start, stop) for start, stop in extent)]
 
 

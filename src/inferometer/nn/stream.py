@@ -33,7 +33,7 @@ class Stream:
 
     @property
     def whole(self) -> Tensor:
-        """x + delta."""
+        """x + delta, (tokens, hidden)."""
         if self.delta is None:
             return self.x
         x = self.collective.completed(self.x)
@@ -49,7 +49,7 @@ class Stream:
         return Stream(self.x, delta, self.collective) if x is None else Stream(x)
 
     def normed(self, norm: NormWeights) -> Tensor:
-        """The norm of the whole, which x then is; it may lie where delta did."""
+        """The norm of the whole, (tokens, hidden), which x then is; it may lie where delta did."""
         if self.delta is None:
             return norm.of(self.x)
         if self.function is not None:

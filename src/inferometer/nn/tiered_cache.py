@@ -72,7 +72,7 @@ class TieredCache(PagedCache):
         self._buffer.close()
 
     def layer(self, layer: int) -> tuple[Tensor, Tensor]:
-        """From the layer's first page to the end of the slots."""
+        """Keys and values, (places, kv_heads, head_size) each, from the layer's first page to the end of the slots."""
         first = layer * self.resident * self.page_size
         return self._all_keys[first:], self._all_values[first:]
 
@@ -87,7 +87,7 @@ class TieredCache(PagedCache):
         return self._all_keys[places], self._all_values[places]
 
     def home(self, layer: int, first: int, count: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of a layer's pages on the host, counted from the first of them."""
+        """Keys and values of a layer's pages on the host, (places, kv_heads, head_size) each, counted from the first of them."""
         places = slice(first * self.page_size, (first + count) * self.page_size)
         return self.host_keys[layer, places], self.host_values[layer, places]
 

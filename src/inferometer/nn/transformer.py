@@ -178,7 +178,9 @@ class Transformer(nn.Module):
         return hidden if norm is None else norm.of(hidden)
 
     def unnormed(self, batch: RaggedBatch, cache: PagedCache | None = None) -> tuple[Tensor, NormWeights | None]:
-        """As `sweep`, with the final norm still to come, which the head's launch may take; None where it is done or there is none."""
+        """As `sweep`, (tokens, hidden), with the final norm still to come, which the head's launch may take; None where it is done or there
+        is none. Raises RuntimeError for invariant numerics that are not packed yet.
+        """
         if not self._ready:
             raise RuntimeError("a model of invariant numerics runs once its weights are loaded and `pack` has been called")
         rotation = None if self.rotary is None else self.rotary.tables(batch.positions, batch.rotary_lengths, self.dtype)

@@ -229,5 +229,5 @@ class Connection(HttpToolsProtocol):
 
 
 def connections(patience: float) -> type[asyncio.Protocol]:
-    """What uvicorn makes a connection with."""
+    """What uvicorn makes a connection with. patience: seconds, as of `Connection`."""
     return cast(type[asyncio.Protocol], partial(Connection, patience=patience))

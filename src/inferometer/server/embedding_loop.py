@@ -20,7 +20,7 @@ class EmbeddingLoop:
         self._send = send
 
     def run(self) -> None:
-        """Returns at Stop."""
+        """Returns at Stop. Raises RanksError where a rank has failed, RuntimeError for a command that only a generating engine knows."""
         waiting: dict[int, Embed] = {}
         while True:
             try:

@@ -149,7 +149,7 @@ def _tell_failure(ranks: Leader, link: _Link) -> None:
 
 def serving_engine(llm: LLM, settings: ServerSettings) -> Engine:
     """The engine for `settings`. Raises UserError where a request of the greatest permitted length could never run."""
-    from inferometer.engine.engine import PAGE_SIZE, SEATS
+    from inferometer.engine.sizes import PAGE_SIZE, SEATS
     from inferometer.engine.watermark import Watermark
     from inferometer.kernels.skinny_choice import buckets_to
 

@@ -28,7 +28,7 @@ class Permits:
         await self._idle.wait()
 
     def change(self, count: int) -> None:
-        """Takes `count` more, or gives back as many if negative. For Permit alone."""
+        """Takes `count` more, or gives back as many if negative. For Permit alone. Raises ApiError (429) where there are not so many."""
         if self.taken + count > self.total:
             raise overloaded()
         self.taken += count

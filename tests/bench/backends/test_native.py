@@ -13,10 +13,10 @@ from inferometer.bench.backends.native import NativeBackend
 from inferometer.bench.backends.prompts import random_prompts
 from inferometer.bench.measurement.check import check
 from inferometer.bench.records.failures import CacheTooSmallError
-from inferometer.engine.engine import PAGE_SIZE
 from inferometer.engine.flight import Flight
 from inferometer.engine.llm import LLM
 from inferometer.engine.runner import Runner
+from inferometer.engine.sizes import PAGE_SIZE
 from inferometer.schedule.admission import Admission, admission
 from inferometer.schedule.sampling import SamplingParams
 from inferometer.schedule.sweep import Sweep

@@ -70,9 +70,11 @@ def test_pages_are_found_and_not_computed(tmp_path: Path) -> None:
     for _ in range(3):
         backend.fill(prompts, params)
         engine = backend._running
+        assert backend._batch is not None
+        rows = backend._batch.sequences
         assert engine.scheduler.hit_tokens == 4 * 48 * (len(seen) + 1)
-        assert len({page for row in backend._sequences for page in row.pages}) == sum(len(row.pages) for row in backend._sequences)
-        assert [row.computed for row in backend._sequences] == [49] * 4
+        assert len({page for row in rows for page in row.pages}) == sum(len(row.pages) for row in rows)
+        assert [row.computed for row in rows] == [49] * 4
         for _ in range(3):
             backend.decode()
         seen.append([list(row) for row in backend.finish()])

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from runner_sweep import Count
 
 from inferometer.bench.backends.request import BenchRequest
 from inferometer.bench.measurement.benchmark import benchmark
@@ -16,17 +17,6 @@ from inferometer.bench.measurement.elsewhere import request_of
 from inferometer.bench.records.record import Record
 from inferometer.errors import UserError
 from tiny_models import tiny_model
-
-
-class Count:
-    def __init__(self) -> None:
-        self.total = self.done = 0
-
-    def start(self, total: int) -> None:
-        self.total = total
-
-    def advance(self, count: int = 1) -> None:
-        self.done += count
 
 
 def python(tmp_path: Path, body: str) -> str:

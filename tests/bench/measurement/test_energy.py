@@ -170,7 +170,7 @@ def test_a_held_step_stays_where_it_is(tmp_path: Path, name: str, filled: bool, 
 
     def position() -> tuple[int, Any]:
         if name == "native":
-            return backend._sequences[0].computed, backend._running.cache.keys[:, : 16 * 4].clone()
+            return backend._batch.sequences[0].computed, backend._running.cache.keys[:, : 16 * 4].clone()
         return int(backend._batch.cache.get_seq_length()), torch.zeros(1, 1, 1)
 
     before = position()

@@ -1,95 +1,22 @@
+"""None"""
+
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
 import pytest
 import torch
-from fake_backend import VOCABULARY, Clock, FakeBackend
+from fake_backend import Clock, FakeBackend
+from runner_sweep import sweep
 
 from inferometer.bench.backends.backend import PageUse
-from inferometer.bench.backends.prompts import random_prompts
-from inferometer.bench.measurement.column import Failure, Unopened
 from inferometer.bench.measurement.effort import Effort
-from inferometer.bench.measurement.runner import Runner
 from inferometer.bench.prediction.outlook import Outlook
 from inferometer.bench.records.case import Case
-from inferometer.bench.records.record import Predicted, Record
-from inferometer.hardware.host_memory import free_host_bytes
+from inferometer.bench.records.record import Predicted
 from inferometer.hardware.reading import Reading
 from inferometer.hardware.telemetry import Snapshot, Telemetry
-
-
-class Count:
-    """A progress that remembers."""
-
-    def __init__(self) -> None:
-        self.total = self.done = 0
-
-    def start(self, total: int) -> None:
-        self.total = total
-
-    def advance(self, count: int = 1) -> None:
-        self.done += count
-
-
-def sweep(
-    backends: Mapping[str, FakeBackend | Unopened],
-    *,
-    batch_sizes: tuple[int, ...] = (1, 2),
-    runs: int = 3,
-    warmups: int = 1,
-    clock: Clock | None = None,
-    decode_length: int | None = 5,
-    context_limit: int | None = None,
-    progress: Count | None = None,
-    prompts_for: Callable[[int, int], list[list[int]]] = lambda batch_size, length: random_prompts(0, batch_size, length, VOCABULARY),
-    outlook_of: Callable[[Case], Outlook] = lambda case: Outlook(),
-    **case: Any,
-) -> list[Record]:
-    rounds = [
-        [
-            Case(
-                model="fake",
-                backend=name,
-                dtype="float32",
-                device="cpu",
-                batch_size=size,
-                sequence_length=6,
-                decode_length=decode_length,
-                forward_only=decode_length is None,
-                **case,
-            )
-            for name in backends
-        ]
-        for size in batch_sizes
-    ]
-    reference = backends.get("hf")
-    runner = Runner(
-        backends,
-        prompts_for,
-        Effort(runs, warmups),
-        reference=reference if isinstance(reference, FakeBackend) else None,
-        device=torch.device("cpu"),
-        dtype=torch.float32,
-        context_limit=context_limit,
-        outlook_of=outlook_of,
-        clock=clock or Clock(),
-        progress=progress,
-    )
-    emitted: list[Record] = []
-    records = runner.run(rounds, emitted.append)
-    assert emitted == records
-    return records
-
-
-def out_of_memory_at(size: int, where: str = "prefill") -> Any:
-    def fail(what: str, rows: int) -> None:
-        if rows == size and what == where:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB")
-
-    return fail
 
 
 def test_times_are_those_of_the_clock_and_the_warm_up_is_not_counted() -> None:
@@ -116,172 +43,10 @@ def test_backends_take_turns_run_by_run() -> None:
     assert prefills == ["native", "hf"] * 4
 
 
-class Recording(FakeBackend):
-    """Makes so many things in each of its runs, the check's not among them."""
-
-    def __init__(self, made: list[int], **settings: Any) -> None:
-        super().__init__(**settings)
-        self.preparations, self._made = 0, made
-
-    def prefill(self, prompts: Any, params: Any) -> None:
-        super().prefill(prompts, params)
-        self.preparations += self._made[self._runs] if self._runs < len(self._made) else 0
-
-
-def test_a_run_in_which_something_was_made_is_run_again() -> None:
-    """As where a size is recorded when it comes a second time: neither the first run nor the second is like those to come."""
-    clock = Clock()
-    backend = Recording([3, 1, 0, 2, 0], clock=clock, prefill_s=[9.0, 8.0, 0.5, 7.0, 0.25], decode_s=[0.1])
-    (record,) = sweep({"native": backend}, batch_sizes=(1,), runs=2, clock=clock)
-    assert record.prefill_ms is not None
-    assert record.prefill_ms.samples == (500, 250)
-    assert (record.runs, record.warmups) == (2, 1 + 2)
-
-
-def test_without_warm_ups_the_first_run_counts_only_if_it_made_nothing() -> None:
-    clock = Clock()
-    backend = Recording([1], clock=clock, prefill_s=[9.0, 0.5])
-    (record,) = sweep({"native": backend}, batch_sizes=(1,), runs=1, warmups=0, clock=clock)
-    assert record.prefill_ms is not None
-    assert (record.prefill_ms.samples, record.warmups) == ((500,), 1)
-
-
-def test_a_backend_that_never_ends_making_things_is_measured_all_the_same() -> None:
-    clock = Clock()
-    (record,) = sweep({"native": Recording([1] * 99, clock=clock)}, batch_sizes=(1,), runs=3, clock=clock)
-    assert record.status == "ok"
-    assert (record.runs, record.warmups) == (3, 1 + 4)
-
-
-def test_a_run_of_minutes_is_not_run_again_for_what_was_made_in_it() -> None:
-    """What recording takes is nothing beside it."""
-    clock = Clock()
-    (record,) = sweep({"native": Recording([1] * 99, clock=clock, prefill_s=[20.0], decode_s=[1.0])}, batch_sizes=(1,), runs=2, clock=clock)
-    assert (record.runs, record.warmups) == (2, 1 + 1)
-
-
-def test_the_others_are_not_held_up_by_one_that_makes_things() -> None:
-    clock, journal = Clock(), []
-    backends = {
-        "native": Recording([0, 1, 0], name="native", clock=clock, journal=journal),
-        "hf": FakeBackend("hf", clock=clock, journal=journal),
-    }
-    native, hf = sweep(backends, batch_sizes=(1,), runs=1, clock=clock)
-    assert [name for name, what in journal if what == "prefill"] == ["native", "hf", "native", "native", "hf"]
-    assert (native.warmups, hf.warmups) == (2, 1)
-
-
-def test_a_record_says_whether_launches_were_measured() -> None:
-    clock = Clock()
-    backend = FakeBackend(clock=clock)
-    backend.launches = {"measured": 4, "maps": 5}  # type: ignore[attr-defined]
-    (record,) = sweep({"native": backend}, batch_sizes=(1,), clock=clock)
-    assert record.launches == {"measured": 4, "maps": 5}
-    (other,) = sweep({"native": FakeBackend(clock=clock)}, batch_sizes=(1,), clock=clock)
-    assert other.launches is None
-
-
 def test_the_device_is_waited_for_at_both_ends_of_prefill_and_decode() -> None:
     clock, journal = Clock(), []
     sweep({"native": FakeBackend(clock=clock, journal=journal)}, batch_sizes=(1,), runs=1, warmups=0, clock=clock)
     assert [what for _, what in journal] == ["synchronise", "prefill", "synchronise", "synchronise"]
-
-
-@pytest.mark.parametrize("where", ["prepare", "logits", "prefill", "decode"])
-def test_a_batch_size_that_runs_out_of_memory_is_a_row_and_the_others_run(where: str) -> None:
-    clock = Clock()
-    backend = FakeBackend(clock=clock, fail=out_of_memory_at(2, where))
-    records = sweep({"native": backend}, batch_sizes=(1, 2, 4), clock=clock)
-    assert [r.status for r in records] == ["ok", "oom", "ok"]
-    assert records[1].evidence is not None
-    assert "Tried to allocate 1 GiB" in records[1].evidence
-    assert backend.abandoned == 1
-
-
-def test_prompts_are_made_only_for_a_batch_that_has_room() -> None:
-    """Prompts of millions of rows take minutes to make; a cache that cannot hold them says so at once."""
-    made: list[int] = []
-
-    def prompts_for(batch_size: int, length: int) -> list[list[int]]:
-        made.append(batch_size)
-        return random_prompts(0, batch_size, length, VOCABULARY)
-
-    clock = Clock()
-    records = sweep({"native": FakeBackend(clock=clock, fail=out_of_memory_at(2, "prepare"))}, clock=clock, prompts_for=prompts_for)
-    assert [r.status for r in records] == ["ok", "oom"]
-    assert made == [1]
-
-
-@pytest.mark.parametrize("decode_length", [None, 5])
-def test_prompts_without_memory_are_a_row_of_every_backend(decode_length: int | None) -> None:
-    clock = Clock()
-    backends = {"native": FakeBackend(clock=clock), "hf": FakeBackend("hf", clock=clock)}
-    records = sweep(backends, batch_sizes=(10**22, 1), clock=clock, decode_length=decode_length)
-    assert [r.status for r in records] == ["oom", "oom", "ok", "ok"]
-    assert "GiB of host memory" in str(records[0].evidence)
-    assert all(backend.abandoned for backend in backends.values())
-
-
-def test_a_run_on_the_cpu_that_wants_more_memory_than_is_free_fails_instead_of_being_killed() -> None:
-    def fail(what: str, rows: int) -> None:
-        if what == "prefill" and rows == 2:
-            # The system would grant it: nothing is written to it here.
-            torch.empty(2 * free_host_bytes(), dtype=torch.uint8)
-
-    clock = Clock()
-    records = sweep({"native": FakeBackend(clock=clock, fail=fail)}, batch_sizes=(1, 2, 4), clock=clock)
-    assert [r.status for r in records] == ["ok", "oom", "ok"]
-    assert "allocate" in str(records[1].evidence)
-
-
-def test_one_backend_that_fails_leaves_the_other_alone() -> None:
-    clock = Clock()
-    backends = {"native": FakeBackend(clock=clock), "hf": FakeBackend("hf", clock=clock, fail=out_of_memory_at(2))}
-    records = sweep(backends, clock=clock)
-    assert [(r.backend, r.batch_size, r.status) for r in records] == [
-        ("native", 1, "ok"), ("hf", 1, "ok"), ("native", 2, "ok"), ("hf", 2, "oom"),
-    ]  # fmt: skip
-    assert records[3].evidence is not None
-    assert "the weights of native were on the device as well" in records[3].evidence
-
-
-@pytest.mark.parametrize(("size", "where", "statuses"), [(2, "logits", ["ok", "oom"]), (0, "exact", ["ok", "ok"])])
-def test_a_reference_without_memory_leaves_the_backend_to_its_own_check(size: int, where: str, statuses: list[str]) -> None:
-    clock = Clock()
-    backends = {"native": FakeBackend(clock=clock), "hf": FakeBackend("hf", clock=clock, fail=out_of_memory_at(size, where))}
-    records = sweep(backends, batch_sizes=(2,), clock=clock)
-    assert [r.status for r in records] == statuses
-    assert records[0].checked is not None
-    assert "against itself" in records[0].checked.method
-
-
-def test_any_other_failure_is_an_error_with_its_words() -> None:
-    def fail(what: str, rows: int) -> None:
-        if what == "decode":
-            raise ValueError("no such kernel")
-
-    (record,) = sweep({"native": FakeBackend(fail=fail)}, batch_sizes=(1,))
-    assert (record.status, record.evidence) == ("error", "ValueError: no such kernel")
-    assert record.prefill_ms is None
-
-
-def test_wrong_outputs_print_no_speed() -> None:
-    clock = Clock()
-    records = sweep({"native": FakeBackend(clock=clock, error=0.5), "hf": FakeBackend("hf", clock=clock)}, batch_sizes=(1,), clock=clock)
-    assert [r.status for r in records] == ["error", "ok"]
-    assert records[0].prefill_ms is None
-    assert records[0].throughput.decode_tok_s is None
-    assert records[0].checked is not None
-    assert not records[0].checked.passed
-    assert records[0].evidence is not None
-    assert "correctness check failed" in records[0].evidence
-
-
-def test_missing_tokens_are_an_error() -> None:
-    (record,) = sweep({"native": FakeBackend(missing=1)}, batch_sizes=(2,))
-    assert record.status == "error"
-    assert record.evidence is not None
-    assert "2 rows of [4] tokens came back, not 2 of 5" in record.evidence
 
 
 def test_decode_length_one_has_no_decode() -> None:
@@ -317,20 +82,6 @@ def test_the_check_stays_within_the_models_positions() -> None:
     (record,) = sweep({"native": Watched(clock=clock)}, batch_sizes=(1,), clock=clock, decode_length=None, context_limit=6)
     assert record.status == "ok"
     assert max(longest) == 6
-
-
-def test_a_backend_that_did_not_open_is_in_every_row() -> None:
-    clock = Clock()
-    unopened = Unopened("5.0", Failure("oom", "loading the model failed: out of memory"))
-    records = sweep({"native": FakeBackend(clock=clock), "hf": unopened}, clock=clock)
-    assert [r.status for r in records] == ["ok", "oom", "ok", "oom"]
-    assert records[1].stack_version == "5.0"
-
-
-def test_progress_counts_every_run_even_of_a_case_that_failed() -> None:
-    clock, progress = Clock(), Count()
-    sweep({"native": FakeBackend(clock=clock, fail=out_of_memory_at(1))}, clock=clock, progress=progress)
-    assert progress.total == progress.done == 2 * 4
 
 
 def test_records_of_one_question_have_one_id() -> None:

@@ -9,7 +9,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from inferometer.bench.backends.hf import MODERN, Batch, HFBackend
+from inferometer.bench.backends.hf import MODERN, HFBackend
+from inferometer.bench.backends.hf_batch import Batch
 from inferometer.bench.backends.opening import Opening
 from inferometer.model.spec import ModelSpec
 from inferometer.nn.source import CheckpointSource

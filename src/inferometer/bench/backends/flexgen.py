@@ -97,7 +97,10 @@ class FlexGenBackend:
         return sum(int(tensor.data.nbytes) for layer in self._weights for tensor in _tensors(layer.val))
 
     def prepare(self, rows: int, tokens: int) -> None:
-        """A model for that many groups, of the same weights; the caches are made with each batch, as the package does."""
+        """A model for that many groups, of the same weights; the caches are made with each batch, as the package does.
+
+        Raises ValueError for rows that are not whole groups.
+        """
         self.abandon()
         group = self._group or rows
         if rows % group:
@@ -149,7 +152,9 @@ class FlexGenBackend:
         raise NotImplementedError("the package generates, and has no forward alone")
 
     def logits(self, prompts: Prompts, *, last_only: bool) -> Tensor:
-        """Of the prompts, from the hidden states that its head is given; a few rows at a time are one group."""
+        """float32 logits (rows, length or 1, vocabulary), from the hidden states that its head is given; a few rows at a time
+        are one group.
+        """
         with self._watched(last_only=last_only) as seen:
             self._run_apart(prompts, 1)
         return torch.cat(seen)

@@ -12,7 +12,8 @@ import transformers
 from torch import Tensor
 
 from inferometer.bench.backends.backend import Continuation, Prompts
-from inferometer.bench.backends.hf import Batch, HFBackend
+from inferometer.bench.backends.hf import HFBackend
+from inferometer.bench.backends.hf_batch import Batch
 from inferometer.bench.backends.opening import Opening
 from inferometer.schedule.sampling import SamplingParams
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import chain
 from typing import Literal, cast
 
 import torch
@@ -14,28 +12,29 @@ from torch import Tensor
 
 from inferometer import __version__
 from inferometer.bench.backends.backend import Continuation, PageUse, Prompts
+from inferometer.bench.backends.native_batch import NativeBatch
 from inferometer.bench.backends.native_forward import forward, logits
 from inferometer.bench.backends.native_room import NativeRoom
 from inferometer.bench.backends.native_tuning import NativeTuning
 from inferometer.bench.backends.opening import Opening
+from inferometer.bench.backends.prompts import told_apart
 from inferometer.bench.backends.request import TUNING_SECONDS
 from inferometer.bench.backends.residents import residents, rows_of_sweeps
 from inferometer.bench.machine.link_rate import copy_rate
 from inferometer.bench.machine.memory import release_caches
-from inferometer.engine.engine import PAGE_SIZE, SEATS, Engine
+from inferometer.engine.engine import Engine
 from inferometer.engine.invented import fill, invent
 from inferometer.engine.llm import LLM
 from inferometer.engine.page_room import PageRoom
 from inferometer.engine.parallel.leader import Leader
 from inferometer.engine.residency.streamed import StreamedLayers
+from inferometer.engine.sizes import PAGE_SIZE, SEATS
 from inferometer.engine.streamed_sweeps import over_the_link
 from inferometer.kernels.support import usable, variants
 from inferometer.schedule.admission import Admission
-from inferometer.schedule.emission import Emissions
 from inferometer.schedule.groups import Zigzag
-from inferometer.schedule.request import Request, request_seed
+from inferometer.schedule.request import Request
 from inferometer.schedule.sampling import SamplingParams
-from inferometer.schedule.sequence import Sequence as Running
 
 
 def open_backend(opening: Opening) -> NativeBackend:
@@ -97,8 +96,7 @@ class NativeBackend:
         self._engine: Engine | None = None
         self._tuning = NativeTuning(llm, tuning_seconds)
         self._together = 0
-        self._sequences: list[Running] = []
-        self._steps: list[Emissions] = []  # looked into when the clock stands
+        self._batch: NativeBatch | None = None
         self.phased = True
         self.begun: tuple[float, int] | None = None
         self.device = llm.device
@@ -146,34 +144,26 @@ class NativeBackend:
 
     def prefill(self, prompts: Prompts, params: SamplingParams) -> None:
         """As many sweeps as the prompts take; the last of them samples the last row's first token."""
-        self._start(prompts, params)
-        for sequence in self._sequences:
-            while not sequence.launched:
-                self._step()
+        self._batch = NativeBatch(self._running, prompts, params)
+        self._batch.prefill()
 
     def fill(self, prompts: Prompts, params: SamplingParams) -> None:
         """Pages of random keys and values for the prompts, but for what lies behind the last full one; that is computed."""
         engine = self._finding
-        told_apart = [_numbered(prompt, row, self.output_width) for row, prompt in enumerate(prompts)]
-        engine.everywhere(invent, [Request(row, tuple(prompt), params, 0) for row, prompt in enumerate(told_apart)])
-        self.prefill(told_apart, params)
+        unlike = told_apart(prompts, self.output_width)  # rows that are alike would find, and read, each other's pages
+        engine.everywhere(invent, [Request(row, tuple(prompt), params, 0) for row, prompt in enumerate(unlike)])
+        self.prefill(unlike, params)
 
     def decode(self) -> None:
         """One sweep of a token a row. On a GPU what it reads are the tokens of the sweep before it."""
-        self._step()
+        self._under_way.step()
 
     def generate(self, prompts: Prompts, params: SamplingParams) -> None:
         """As many sweeps as the admission takes."""
-        self.begun, begin = None, time.perf_counter()
-        self._start(prompts, params)
-        rows, first = self._sequences, 0
-        for sequence in rows:
-            while sequence.remaining:
-                self._step()
-                while first < len(rows) and rows[first].generated:
-                    first += 1
-                if first == len(rows) and self.begun is None:
-                    self.begun = time.perf_counter() - begin, sum(row.generated for row in rows)
+        self.begun = None
+        self._batch = NativeBatch(self._running, prompts, params)
+        self._batch.run()
+        self.begun = self._batch.begun
 
     def hold(self, prompts: Prompts, params: SamplingParams, steps: int, *, filled: bool) -> None:
         """Stops after the middle step, while every row is still to go on."""
@@ -216,7 +206,7 @@ class NativeBackend:
 
     def abandon(self) -> None:
         """Drops the batch, the pages and the recorded graphs."""
-        self._sequences, self._steps = [], []
+        self._batch = None
         if self._engine is not None:
             self._engine.close()
             self._engine = None
@@ -262,26 +252,16 @@ class NativeBackend:
         self.abandon()
         self._llm.close()
 
-    def _start(self, prompts: Prompts, params: SamplingParams) -> None:
-        engine = self._running
-        engine.reset_peak()
-        self._steps = []
-        self._sequences = [
-            engine.add(Request(row, tuple(prompt), params, request_seed(params.seed or 0, row))) for row, prompt in enumerate(prompts)
-        ]
-
-    def _step(self) -> None:
-        self._steps.append(self._running.step())
-
     def _end(self) -> list[list[tuple[int, float]]]:
         """The tokens of the batch and their log-probabilities, by row."""
-        steps = [*self._steps, self._running.drain()]
-        self._running.clear()
-        rows: list[list[tuple[int, float]]] = [[] for _ in self._sequences]
-        for emission in chain(*steps):
-            rows[emission.request_id].append((emission.token_id, emission.logprob))
-        self._steps, self._sequences = [], []
+        rows, self._batch = self._under_way.end(), None
         return rows
+
+    @property
+    def _under_way(self) -> NativeBatch:
+        if self._batch is None:
+            raise RuntimeError("a step, and the end, need a batch that has begun")
+        return self._batch
 
     @property
     def _finding(self) -> Engine:
@@ -311,9 +291,3 @@ class NativeBackend:
         if self._engine is None:
             raise RuntimeError("a batch needs a cache prepared for it")
         return self._engine
-
-
-def _numbered(prompt: Sequence[int], row: int, vocabulary: int) -> Sequence[int]:
-    """The prompt with its row's number for its first tokens: rows that are alike would find, and read, each other's pages."""
-    digits = [row // vocabulary**place % vocabulary for place in range(min(4, len(prompt)))]
-    return [*digits, *prompt[len(digits) :]]

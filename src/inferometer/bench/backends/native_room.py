@@ -8,9 +8,9 @@ from typing import Final
 import torch
 
 from inferometer.bench.records.failures import CacheTooSmallError
-from inferometer.engine.engine import PAGE_SIZE, SEATS
 from inferometer.engine.llm import LLM
 from inferometer.engine.page_room import PageRoom
+from inferometer.engine.sizes import PAGE_SIZE, SEATS
 from inferometer.errors import UserError
 from inferometer.hardware.host_memory import free_host_bytes
 from inferometer.model.byte_size import gib

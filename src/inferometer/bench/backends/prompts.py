@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Protocol
 
 from inferometer.errors import UserError
@@ -49,6 +50,16 @@ def random_prompts(seed: int, batch_size: int, length: int, vocabulary: int) -> 
     """
     check_room(batch_size, length)
     return [random.Random(f"{seed}/{row}").choices(range(vocabulary), k=length) for row in range(batch_size)]
+
+
+def told_apart(prompts: Sequence[Sequence[int]], vocabulary: int) -> list[list[int]]:
+    """The prompts with the number of their row, in digits of that base, for their first four tokens: no two begin alike."""
+
+    def numbered(row: int, prompt: Sequence[int]) -> list[int]:
+        digits = [row // vocabulary**place % vocabulary for place in range(min(4, len(prompt)))]
+        return [*digits, *prompt[len(digits) :]]
+
+    return [numbered(row, prompt) for row, prompt in enumerate(prompts)]
 
 
 def check_room(batch_size: int, length: int) -> None:

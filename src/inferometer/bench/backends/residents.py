@@ -13,6 +13,7 @@ def residents(admission: Admission, rows: int) -> tuple[int, int]:
     """How many of `rows` requests must fit for the admission to be what it says, and how many it ever has running.
 
     Groups whose number was asked for are all there at once, or the case is not the one that was asked for.
+    Raises TypeError for an admission that no case runs under.
     """
     match admission:
         case Zigzag(size, groups) | Diagonal(size, groups):

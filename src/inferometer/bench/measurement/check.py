@@ -128,7 +128,10 @@ def _errors(outputs: _Outputs, reference: Backend) -> dict[str, float]:
 
 
 def relative_error(ours: Tensor, theirs: Tensor) -> float:
-    """max|ours - theirs| / max|theirs| of two tensors of one shape; NaN where either holds an infinity or a NaN."""
+    """max|ours - theirs| / max|theirs| of two tensors of one shape; NaN where either holds an infinity or a NaN.
+
+    Raises ValueError for two shapes.
+    """
     if ours.shape != theirs.shape:
         raise ValueError(f"outputs of shape {tuple(ours.shape)} and {tuple(theirs.shape)} cannot be compared")
     scale = float(theirs.abs().max())

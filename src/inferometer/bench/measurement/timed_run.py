@@ -29,7 +29,7 @@ class Times:
 
 
 def timed_run(case: Case, backend: Backend, prompts: Prompts, clock: Callable[[], float]) -> Times:
-    """Runs the case once.
+    """Runs the case once. clock: in seconds.
 
     Raises RuntimeError where other tokens come back than were asked for, and whatever the backend raises.
     """

@@ -70,7 +70,7 @@ class Summary:
 
 
 def mean(samples: Sequence[float]) -> float:
-    """The arithmetic mean, correctly summed, and never outside the samples' range by a rounding."""
+    """The arithmetic mean, correctly summed, and never outside the samples' range by a rounding. Raises ValueError for none."""
     if not samples:
         raise ValueError("a mean needs at least one sample")
     return min(max(math.fsum(samples) / len(samples), min(samples)), max(samples))

@@ -60,7 +60,10 @@ class ServedModel:
         )
 
     async def prompts(self, codec: Codec | None, seed: int, count: int, length: int) -> Sequence[Prompt]:
-        """`count` different prompts of `length` tokens, as exactly as the API allows without the model's tokenizer."""
+        """`count` different prompts of `length` tokens, as exactly as the API allows without the model's tokenizer.
+
+        Raises UserError where the server does not take a prompt of that length.
+        """
         if self.api == "tgi":
             return cut_prompts(seed, count, length)
         if codec is not None:

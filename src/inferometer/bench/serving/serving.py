@@ -52,7 +52,7 @@ class ClientCost:
 def serving(
     requests: Sequence[ServedRequest], *, slo: Slo, new_tokens: int, prompt_tokens: int, client: ClientCost, api: str, forced: bool
 ) -> dict[str, Any]:
-    """The record's `serving` of the measured `requests`, of which at least one was served.
+    """The record's `serving` of the measured `requests`; raises ValueError where none was served.
 
     Times are in milliseconds. `ttft`, `tpot` and `e2e` have one sample a request in the order in which they were due; `itl` one a token.
     goodput: requests a second that kept the SLO, None without one. forced: whether the server was told to go on past an end token.

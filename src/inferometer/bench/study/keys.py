@@ -1,4 +1,7 @@
-"""The keys that tables and plots of a study's file have in common, each read with the check that belongs to it."""
+"""The keys that tables and plots of a study's file have in common, each read with the check that belongs to it.
+
+What is wrong raises the table's own error, a UserError that says where.
+"""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ class GpuCollective:
         return way_for(x.nbytes, self.choice, {way: self.able(way, x) for way in WAYS})
 
     def able(self, way: Way, x: Tensor) -> bool:
-        """Whether x can be added up in this way, now."""
+        """Whether x, (tokens, width), can be added up in this way, now."""
         if way in POSTED:
             return self._box is not None and sums(x, self._box)
         if way in SCATTERED:
@@ -144,7 +144,7 @@ class GpuCollective:
         return not self.linked or not (self._invariant or torch.cuda.is_current_stream_capturing())
 
     def sum_by(self, way: Way, x: Tensor) -> Tensor:
-        """x, contiguous, becomes its sum over the ranks, in this way, which is able to. Returns where the sum is."""
+        """x, (tokens, width), contiguous, becomes its sum over the ranks, in this way, which is able to. Returns where the sum is."""
         if way in POSTED and self._box is not None:
             return rank_sum(x, self._box, paired=way == "pairs")
         if way in SCATTERED and self._rows is not None:
@@ -152,7 +152,7 @@ class GpuCollective:
         return x.copy_(rank_sum_torch(self._nccl.parts(x))) if self._invariant else self._nccl.sum(x)
 
     def norm_by(self, way: Way, x: Tensor, residual: Tensor, norm: NormWeights) -> Tensor:
-        """`all_reduce_norm` of x, contiguous, in this way, which is able to."""
+        """`all_reduce_norm` of x, (tokens, hidden), contiguous, in this way, which is able to."""
         if not self._invariant:
             if way in POSTED and self._box is not None and sums_rows(x, self._box):
                 return rank_sum_norm(x, residual, norm, self._box, paired=way == "pairs")

@@ -31,7 +31,7 @@ class Nccl:
         self._end()
 
     def sum(self, x: Tensor) -> Tensor:
-        """x, contiguous, becomes its sum over the ranks, the same on all; the order of additions is NCCL's."""
+        """x, of any shape, contiguous, becomes its sum over the ranks, the same on all; the order of additions is NCCL's."""
         self._group.allreduce([x]).wait()
         return x
 

@@ -36,7 +36,7 @@ class Peer:
         return f"rank {self.rank} (process {self.pid}{'' if self.process else ' of another machine'})"
 
     def hung(self, now: float) -> bool:
-        """Whether it has been silent for too long."""
+        """Whether it has been silent for too long. now: seconds, by the clock of `heard`."""
         silent = now - self.heard
         return silent > SILENCE and (self.process is None or self.process.stopped or silent > PATIENCE)
 

@@ -90,7 +90,7 @@ class PeerMemory:
         self.addresses: list[int] = [pointer + self._offset for pointer in pointers]
 
     def of(self, rank: int) -> Tensor:
-        """A rank's bytes, uint8."""
+        """A rank's bytes, uint8 (bytes,), in its own memory."""
         found: Tensor = self._handle.get_buffer(rank, (self._offset + self.own.numel(),), torch.uint8)
         return found[self._offset :]
 

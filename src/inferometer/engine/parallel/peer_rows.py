@@ -81,7 +81,7 @@ class PeerRows:
         return out
 
     def gathers(self, x: Tensor) -> bool:
-        """Whether `gather` takes x."""
+        """Whether `gather` takes x, (rows, columns)."""
         row_bytes = x.shape[1] * x.element_size()
         return row_bytes <= self.slot and row_bytes % 2 == 0 and x.data_ptr() % 2 == 0
 
@@ -97,7 +97,8 @@ class PeerRows:
         return out
 
     def completed(self, residual: Tensor) -> Tensor:
-        """residual as `sum_of` leaves it, all rows of which then are what they are on the rank that has added them up."""
+        """residual, (tokens, hidden), as `sum_of` leaves it, all rows of which then are what they are on the rank that has added them
+        up."""
         for rows in self._rounds(residual):
             some = residual[rows]
             each = shared_rows(some.shape[0], self._shared.size)

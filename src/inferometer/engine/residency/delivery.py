@@ -24,12 +24,12 @@ class Delivery:
 
     @property
     def host_slot(self) -> Tensor:
-        """Where the host's part goes."""
+        """Where the host's part goes, uint8 (bytes,)."""
         return self.slot[self.device.numel() : self.device.numel() + self.host.numel()]
 
     @property
     def disk_slot(self) -> Tensor:
-        """Where the disk's part goes."""
+        """Where the disk's part goes, uint8 (bytes,)."""
         return self.slot[self.device.numel() + self.host.numel() :]
 
     @property

@@ -46,7 +46,7 @@ class LayerHomes:
         return buffers + sum(buffer.tensor.nbytes for buffer in self._hosted.values())
 
     def memory(self) -> list[Tensor | None]:
-        """Of every layer the memory that it runs in, None for one that stays whole."""
+        """Of every layer the memory that it runs in, uint8 (bytes,), None for one that stays whole."""
         slot_of = self._placement.slot_of
         layers = enumerate(self._placement.layers)
         return [self._slots[slot_of[number]][: layer.bytes] if layer.streamed else None for number, layer in layers]

@@ -93,7 +93,7 @@ def layer_matrices(spec: ModelSpec) -> tuple[str, ...]:
 
 
 def copy(target: QuantWeight, source: QuantWeight) -> None:
-    """Fills `target` with the numbers of a weight of the same layout, wherever it is."""
+    """Fills `target` with the numbers of a weight of the same layout, wherever it is; raises ValueError for another layout."""
     for name in ("data", "scale", "zero", "order"):
         into, tensor = getattr(target, name), getattr(source, name)
         if (into is None) != (tensor is None):

@@ -27,7 +27,7 @@ def multiply(x: Tensor, weight: QuantWeight, bias: Tensor | None) -> Tensor:
 
 
 def rounded_rows(x: Tensor, weight: QuantWeight) -> Tensor:
-    """x as a product with the weight rounds it, in the type of x."""
+    """x, (rows, inputs), as a product with the weight rounds it, in the type of x."""
     if weight.activations == "wide":
         return x
     largest = 127.0 if weight.activations == "int8" else 448.0

@@ -106,7 +106,7 @@ class QuantisedSource:
         return name in self._matrices
 
     def outline(self, name: str) -> tuple[QuantLayout, Tensor | None]:
-        """The layout of a matrix that is in few bits, and its order of inputs; its numbers are not read."""
+        """The layout of a matrix that is in few bits, and its order of inputs, int32 (inputs,); its numbers are not read."""
         matrix = self._matrices[name]
         order, how = None, matrix.how(self._how)
         if how.element != "int4":

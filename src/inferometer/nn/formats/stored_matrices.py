@@ -23,7 +23,7 @@ class RawSource(CheckpointSource, Protocol):
     """A source that can also be read as it is stored."""
 
     def raw(self, name: str, extent: Extent | None = None) -> Tensor:
-        """The tensor on the CPU, in whatever type it has, or a part of it; ModelError where it is damaged."""
+        """The tensor on the CPU, in whatever type it has, or a part of it. Raises ModelError where it is damaged."""
         ...
 
 
@@ -159,7 +159,9 @@ def _grouped(
 
 
 def order_of(matrix: StoredMatrix, groups: Tensor, how: Quantisation) -> Tensor | None:
-    """int32 (inputs,): the inputs by group; None where they are in that order already. groups: which group each input belongs to."""
+    """int32 (inputs,): the inputs by group; None where they are in that order already. groups: which group each input
+    belongs to, of any whole type (inputs,). Raises ValueError where those are no groups of the size that is stated.
+    """
     plain, groups = torch.arange(matrix.inputs) // group_of(matrix, how), groups.to(torch.int64)
     if groups.shape != plain.shape:
         raise ValueError(f"its g_idx has {groups.numel()} numbers for {matrix.inputs} inputs")
