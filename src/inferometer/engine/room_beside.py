@@ -123,7 +123,7 @@ class RoomBeside:
     @property
     def _most_pages(self) -> int:
         """Of one sequence."""
-        return -(-(sequence_limit(self.model.local)) // PAGE_SIZE)
+        return -(-sequence_limit(self.model.local) // PAGE_SIZE)
 
     @property
     def _without(self) -> str:
