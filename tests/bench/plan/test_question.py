@@ -89,8 +89,10 @@ def test_an_alias_is_the_same_question() -> None:
     assert named.case.model == "opt-1.3b"
 
 
-def test_an_encoder_is_run_forward() -> None:
-    (question,) = asked("sequence_length = 8", columns='[[part.columns]]\nname = "one"\nmodel = "bert-base"\n')
+@pytest.mark.parametrize("fixed", ["", "\ndecode_length = 3"])
+def test_an_encoder_is_run_forward(fixed: str) -> None:
+    """Whatever the study has the models generate that can."""
+    (question,) = asked(f"sequence_length = 8{fixed}", columns='[[part.columns]]\nname = "one"\nmodel = "bert-base"\n')
     assert question.case.forward_only
     assert question.case.decode_length is None
     assert question.refusal is None

@@ -89,6 +89,8 @@ def _request(cell: Cell, settings: Settings) -> BenchRequest:
         raise UserError(f"part {cell.part}: batch_size is missing; give it, or group_size and num_groups")
     backend = str(settings.get("backend", "native"))
     given = {name: value for name, value in settings.items() if name in _REQUEST}
+    if settings.get("forward_only"):
+        given.pop("decode_length", None)  # what a study fixes for all its cases is of those that generate
     if "gpu_memory" in given and not _keeps_limits(backend):
         del given["gpu_memory"]
     if "percent" in given:
@@ -121,7 +123,7 @@ def _case(cell: Cell, request: BenchRequest, settings: Settings, spec: ModelSpec
             device_name=place.name,
             batch_size=request.batch_sizes[0],
             sequence_length=request.sequence_length,
-            decode_length=None if request.forward_only else request.decode_length,
+            decode_length=None if request.forward_only else request.new_tokens,
         )
     except ValueError as error:
         raise UserError(f"part {cell.part}, column {cell.column}: {error}") from None
