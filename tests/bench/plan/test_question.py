@@ -80,6 +80,18 @@ backend = "native"
     assert question.refusal is None
 
 
+def test_a_checkpoint_that_another_program_quantised_is_asked_of_what_runs_it(tmp_path: Path) -> None:
+    stored = {"quant_method": "gptq", "bits": 4, "group_size": 64}
+    folder = tiny_model(tmp_path, "llama", quantization_config=stored, max_position_embeddings=2048)
+    native, hf = asked(
+        "sequence_length = 8",
+        columns="".join(f'[[part.columns]]\nname = "{each}"\nbackend = "{each}"\nmodel = "{folder}"\n' for each in ("native", "hf")),
+    )
+    assert (native.case.quantize, native.refusal) == ("gptq-int4-g64", None)
+    assert hf.refusal is not None
+    assert "--backend hf would measure widened" in hf.refusal
+
+
 def test_an_alias_is_the_same_question() -> None:
     (one,), (other,) = asked(), asked().copy()
     (named,) = questions(read_study(STUDY.replace('"tiny-opt"', '"facebook/opt-1.3b"'), "m", "m.toml").study("tiny"), lambda device: HERE)[

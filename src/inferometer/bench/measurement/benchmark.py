@@ -33,7 +33,7 @@ from inferometer.engine.device import resolve_device, resolve_dtype
 from inferometer.errors import UserError
 from inferometer.hardware.catalogue import find_device
 from inferometer.model.description import ModelDescription, describe, with_weights
-from inferometer.model.quantisation import stored_form
+from inferometer.model.quantisation import read_quantisation, resolve_quantize
 from inferometer.nn.load import open_source
 from inferometer.text.load import load_tokenizer
 
@@ -70,7 +70,10 @@ def resolve(request: BenchRequest) -> Opening:
     device = resolve_device(request.device)
     dtype = _dtype(request, description, device)
     # Records and bounds count the bytes that weights have, whoever rounded them.
-    quantize = request.quantize or stored_form(description.config, description.name)
+    quantize, stored = request.quantize, read_quantisation(description.config, description.name)
+    if stored is not None:
+        resolve_quantize(quantize, stored)  # refuses another format than the checkpoint is in
+        quantize = quantize or stored.named
     resolved = replace(request, dtype=str(dtype).removeprefix("torch."), quantize=quantize)
     resolved.check_backends(spec=description.spec, device=device.type)
     return Opening(request=resolved, description=description, device=device, dtype=dtype)

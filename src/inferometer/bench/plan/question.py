@@ -18,7 +18,7 @@ from inferometer.errors import UserError
 from inferometer.estimate.request import resolve_dtype
 from inferometer.model.description import ModelDescription, describe
 from inferometer.model.formats import COMPUTE_DTYPES, DTYPE_ALIASES
-from inferometer.model.quantisation import stored_form
+from inferometer.model.quantisation import stored_format
 from inferometer.model.spec import ModelSpec
 
 _REQUEST: Final = frozenset(field.name for field in fields(BenchRequest))
@@ -73,7 +73,7 @@ def question(cell: Cell, place: Place) -> Question:
     spec = None if described is None else described.spec
     if spec is not None and spec.encoder:
         settings["forward_only"] = True
-    if described is not None and settings.get("quantize") is None and (form := stored_form(described.config, described.name)):
+    if described is not None and settings.get("quantize") is None and (form := stored_format(described.config, described.name)):
         settings["quantize"] = form
     dtype, unmultiplied = _dtype(str(settings.get("dtype", "auto")), place, described)
     request = _request(cell, {**settings, "dtype": dtype, "device": place.torch_name})
