@@ -19,6 +19,7 @@ from inferometer.bench.records.journal import read_records
 from inferometer.bench.records.record import Record
 from inferometer.cli.main import main
 from inferometer.engine.device import supports
+from inferometer.model import store
 from tiny_models import tiny_model
 
 
@@ -133,6 +134,21 @@ def test_what_cannot_be_done_is_one_line(tmp_path: Path, change: dict[str, str],
     assert out == ""
     assert err.count("\n") == 1
     assert words in err
+
+
+@pytest.mark.parametrize("wrong", [("--device", "nonsense"), ("--dtype", "float8")])
+def test_nothing_is_fetched_for_a_machine_that_is_not_here(
+    wrong: tuple[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fetch(name: str) -> Path:
+        raise AssertionError(f"{name} was fetched")
+
+    monkeypatch.setattr(store, "fetch", fetch)
+    assert main(["bench", *wrong]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert f"{' '.join(wrong)} is unknown" in err
 
 
 def test_a_servers_load_has_one_name_at_a_time(capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,12 +62,13 @@ def benchmark(request: BenchRequest, emit: Callable[[Record], None], progress: P
 
 def resolve(request: BenchRequest) -> Opening:
     """Describes the model and settles device and number format. Raises UserError for what no backend could do."""
+    device = resolve_device(request.device)
+    resolve_dtype(request.dtype, device, None)  # a wrong device or type is told before anything is fetched or opened
     dummy = request.weights == "dummy"
     description = describe(request.model, config_only=dummy)
     request.check_model(description.spec)
     if not dummy:
         description = with_weights(description)
-    device = resolve_device(request.device)
     dtype = _dtype(request, description, device)
     # Records and bounds count the bytes that weights have, whoever rounded them.
     quantize, stored = request.quantize, read_quantisation(description.config, description.name)
@@ -132,7 +133,6 @@ def _reference(request: BenchRequest, backends: dict[str, Backend | Unopened]) -
 
 def _dtype(request: BenchRequest, description: ModelDescription, device: torch.device) -> torch.dtype:
     """One dtype for all backends: "auto" looks at the checkpoint, which need not be read for that."""
-    resolve_dtype(request.dtype, device, None)  # a wrong --dtype is told before any file is opened
     with closing(open_source(description, weights=request.weights, seed=request.seed)) as source:
         return resolve_dtype(request.dtype, device, source.dtype)
 
