@@ -116,7 +116,6 @@ def test_an_encoder_is_run_forward(fixed: str) -> None:
         ("tensor_parallel = 2", None, "--tensor-parallel 2 needs 2 GPUs, and there is 1 here"),
         ("kv_dtype = 'fp8'", 'name = "one"\nbackend = "hf"', "--kv-dtype fp8 is not run by --backend hf"),
         ("sequence_length = 4000", None, "has 2048 positions"),
-        ("", 'name = "one"\nbackend = "nothing"', "--backend nothing is unknown"),
         ("", 'name = "one"\nbackend = "hf"\nadmission = "zigzag"', "--admission is the native engine's"),
         ("", 'name = "one"\nquantize = "int5"', "--quantize int5"),
         ("", 'name = "one"\nmodel = "no-such-model"', "no-such-model"),
