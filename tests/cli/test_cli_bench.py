@@ -19,12 +19,15 @@ from inferometer.bench.records.journal import read_records
 from inferometer.bench.records.record import Record
 from inferometer.cli.main import main
 from inferometer.engine.device import supports
+from inferometer.model import store
 from tiny_models import tiny_model
 
 
-def arguments(tmp_path: Path, family: str = "llama", **changes: str) -> list[str]:
+def arguments(tmp_path: Path, family: str = "llama", *, generates: bool = True, **changes: str) -> list[str]:
     """A small case, with other values of its options."""
-    options = {"weights": "dummy", "dtype": "float32", "device": "cpu", "runs": "2", "sequence_length": "8", "decode_length": "4"} | changes
+    options = {"weights": "dummy", "dtype": "float32", "device": "cpu", "runs": "2", "sequence_length": "8"} | changes
+    if generates:
+        options.setdefault("decode_length", "4")
     words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)]
     return ["bench", str(tiny_model(tmp_path, family)), "--batch-size", "1", "--batch-size", "2", *words]
 
@@ -83,10 +86,22 @@ def test_a_case_that_failed_is_exit_3_and_the_tables_are_there(
 
 
 def test_forward_only_and_encoders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*arguments(tmp_path), "--forward-only", "--loss"]) == 0
+    assert main([*arguments(tmp_path, generates=False), "--forward-only", "--loss"]) == 0
     assert "| Forward | 1 " in capsys.readouterr().out
-    assert main(arguments(tmp_path, "bert")) == 0
+    assert main(arguments(tmp_path, "bert", generates=False)) == 0
     assert "| Forward | 1 " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("family", "more"), [("llama", ["--forward-only"]), ("bert", [])])
+def test_no_tokens_are_asked_of_what_generates_none(
+    tmp_path: Path, family: str, more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments(tmp_path, family, decode_length="8"), *more]) == 2  # though it is the default
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert "--decode-length is how many tokens a model generates" in err
+    assert "leave it out" in err
 
 
 def test_decode_length_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,6 +134,21 @@ def test_what_cannot_be_done_is_one_line(tmp_path: Path, change: dict[str, str],
     assert out == ""
     assert err.count("\n") == 1
     assert words in err
+
+
+@pytest.mark.parametrize("wrong", [("--device", "nonsense"), ("--dtype", "float8")])
+def test_nothing_is_fetched_for_a_machine_that_is_not_here(
+    wrong: tuple[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fetch(name: str) -> Path:
+        raise AssertionError(f"{name} was fetched")
+
+    monkeypatch.setattr(store, "fetch", fetch)
+    assert main(["bench", *wrong]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert f"{' '.join(wrong)} is unknown" in err
 
 
 def test_a_servers_load_has_one_name_at_a_time(capsys: pytest.CaptureFixture[str]) -> None:

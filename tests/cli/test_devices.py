@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from inferometer.bench.machine.doubt import doubtful
 from inferometer.cli import devices
 from inferometer.cli.main import main
 from inferometer.hardware.calibration import Calibration, load_calibrations, save_calibration
@@ -135,6 +136,22 @@ def test_calibrating_stores_and_shows_the_result(
     assert json.loads(captured.out)["here"][1]["calibration"]["device"] == "cuda:0"
     assert "copy" in output(capsys)
     assert asked == [("auto", 3.0)]
+
+
+def test_rates_that_cannot_be_trusted_are_told_once_and_shown_as_long_as_they_are_kept(
+    machine: Machine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from inferometer.bench.machine import calibrate
+
+    note = doubtful({"copy": [1.0, 2.0, 4.0], "read": [1.0, 1.0, 1.0]})
+    assert note is not None
+    for notes in ((note,), ()):
+        monkeypatch.setattr(calibrate, "calibrate", lambda device, *, budget_s, progress, notes=notes: replace(MEASURED, notes=notes))
+        assert main(["devices", "--calibrate", "--json"]) == 0
+        captured = capsys.readouterr()
+        assert captured.err.count(f"{note}\n") == len(notes)
+        assert json.loads(captured.out)["here"][1]["calibration"]["notes"] == list(notes)
+        assert output(capsys).count(note) == len(notes)
 
 
 def test_a_short_calibration_keeps_the_sums_over_ranks_that_it_does_not_measure(

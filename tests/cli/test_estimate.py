@@ -193,6 +193,7 @@ def test_an_encoder_is_one_forward(capsys: pytest.CaptureFixture[str]) -> None:
         (["opt-1.3b", "--device", "t4", "--stack", "hf"], "--stack hf is unknown"),
         (["opt-1.3b", "--device", "t4", "--batch-size", "0"], "--batch-size"),
         (["opt-1.3b", "--device", "t4", "--sequence-length", "4000"], "--sequence-length 4000"),
+        (["opt-1.3b", "--device", "t4", "--mixed-tokens", "2049"], "--mixed-tokens 2049 is too long: opt-1.3b has 2048 positions"),
         (["opt-1.3b", "--device", "t4", "--loss"], "--loss goes with --forward-only"),
         (["opt-1.3b", "--device", "t4", "--forward-only", "--decode-length", "4"], "which --forward-only does not; leave it out"),
         (["bert-base", "--device", "t4", "--decode-length", "4"], "bert-base is an encoder; leave it out"),

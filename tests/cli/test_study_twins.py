@@ -166,6 +166,31 @@ def test_a_failure_is_the_twins_as_well(study: Study, outcome: str | Exception, 
     assert failed[0].evidence == failed[1].evidence
 
 
+def test_the_other_part_knows_that_memory_was_not_enough(study: Study) -> None:
+    """No case that cannot fit is tried after one of its column has shown so, though another part's run showed it."""
+    shop = Workshop(outcome=lambda case, others: "oom: no room")
+    code, _ = study(shop=shop, text=STUDY.replace("batch_size = [1, 2]", "batch_size = [1_000_000_000]"))
+    assert code == 3
+    assert len(shop.steps("begin")) == 1
+    untried = [each for each in records() if "not tried after the oom of another case" in str(each.evidence)]
+    assert asked(untried) == [("prompts", 1_000_000_000, 8)]
+
+
+def test_searches_for_one_edge_in_two_parts_try_each_batch_once(study: Study, capsys: pytest.CaptureFixture[str]) -> None:
+    shop = Workshop(outcome=lambda case, others: "ok" if case.batch_size <= 5 else "oom: no room")
+    code, _ = study("--find-edge", shop=shop, text=STUDY.replace("sequence_length = [4, 8]", "sequence_length = [4]"))
+    assert code == 3
+    tried = [entry[2] for entry in shop.steps("begin")]
+    assert max(tried) > 5
+    assert len(tried) == len(set(tried))
+    edges = [each for each in records() if str(each.part).endswith(" edge")]
+    ends = {(each.part, each.batch_size, each.status) for each in edges}
+    assert {end[1:] for end in ends if end[0] == "batches edge"} == {end[1:] for end in ends if end[0] == "prompts edge"}
+    assert {stands(each) for each in edges if each.part == "prompts edge"} == {"batches edge"}
+    err = capsys.readouterr().err
+    assert all(f"{part}, ours: a batch of 5 fits, one of 6 does not" in err for part in ("batches", "prompts"))
+
+
 def test_a_reason_that_leaves_out_one_of_them_is_its_own(study: Study) -> None:
     left_out = '[[part.exclude]]\nbatch_size = 1\nreason = "enough"\n\n[[part]]\nname = "prompts"'
     _, shop = study(text=STUDY.replace('[[part]]\nname = "prompts"', left_out))

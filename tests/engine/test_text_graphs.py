@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
 from inferometer import LLM
 from inferometer.engine import text_graphs
+from inferometer.engine.graph import Graph
 from inferometer.engine.text_graphs import OFTEN, TextGraphs
 from inferometer.nn.batch import prompt_batch
 from inferometer.nn.transformer import Transformer
@@ -89,6 +94,67 @@ def test_an_empty_text_is_refused_and_changes_nothing(model: Transformer) -> Non
         with pytest.raises(ValueError, match="at least one query token"):
             graphs.states([[1], []])
     assert torch.equal(graphs.states([[7, 8]])[0], plain(model, [[7, 8]]))
+
+
+class Scarce:
+    """Makes graphs, but for some attempts, by number from 1, for which memory runs out; knows which functions are still held."""
+
+    def __init__(self, fails: Callable[[int], bool]) -> None:
+        self._fails = fails
+        self.asked = 0
+        self.held: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def __call__(self, function: Callable[[], None], device: torch.device, pool: Any) -> Graph:
+        self.asked += 1
+        self.held.add(function)
+        if self._fails(self.asked):
+            function()  # it takes memory until there is no more
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
+        return Graph(function, device, pool)
+
+
+def test_what_there_is_no_memory_to_record_runs_as_it_is(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
+    scarce = Scarce(lambda attempt: attempt == 2)
+    monkeypatch.setattr(text_graphs, "Graph", scarce)
+    graphs = TextGraphs(model, recording=True)
+    small, large = [[[7, 8]], [[4, 5]], [[9, 1]]], [[[1, 2, 3]], [[4, 5, 6]], [[7, 8, 9]], [[2, 2, 2]]]
+    for texts in small:
+        assert torch.equal(graphs.states(texts)[0], plain(model, texts))
+    assert (scarce.asked, graphs.preparations) == (1, 2)
+    for texts in large:
+        hidden, batch = graphs.states(texts)
+        assert torch.equal(hidden, plain(model, texts))
+        assert batch.query_lengths == (3,)
+    # Tried once, which a measured run is told of. What it held is free, and with it the pool, which only all graphs together give back.
+    assert (scarce.asked, graphs.preparations) == (2, 4)
+    assert not scarce.held
+    for texts in small:
+        assert torch.equal(graphs.states(texts)[0], plain(model, texts))
+    assert (scarce.asked, graphs.preparations) == (3, 6)
+
+
+def test_lengths_that_cannot_be_recorded_are_not_kept_for_ever(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
+    scarce = Scarce(lambda attempt: True)
+    monkeypatch.setattr(text_graphs, "Graph", scarce)
+    graphs = TextGraphs(model, recording=True, most=1)
+    for length in (1, 2, 3, 4, 5):
+        for _ in range(3):
+            graphs.states([[7] * length])
+    assert scarce.asked == 5
+    for _ in range(3):
+        graphs.states([[7]])
+    assert scarce.asked == 6  # the first was forgotten
+
+
+def test_another_error_is_told(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*given: Any) -> Graph:
+        raise RuntimeError("a kernel failed")
+
+    monkeypatch.setattr(text_graphs, "Graph", fail)
+    graphs = TextGraphs(model, recording=True)
+    graphs.states([[7]])
+    with pytest.raises(RuntimeError, match="a kernel failed"):
+        graphs.states([[7]])
 
 
 def test_the_cpu_records_nothing_by_itself(model: Transformer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inferometer.errors import ModelError
+from inferometer.model.formats import weight_format
 from inferometer.model.quantisation import METHODS, Quantisation, read_quantisation
 
 INT4 = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 128}
@@ -68,6 +70,7 @@ def test_what_is_read(config: Any, wanted: Quantisation | None) -> None:
     assert read(config) == wanted
     if wanted is not None:
         assert wanted.weights.bits in (4, 8)
+        assert replace(weight_format(wanted.named, "float16"), name="") == replace(wanted.weights, name="")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inferometer.bench.backends.registry import entry, names
-from inferometer.bench.backends.request import APIS, TUNING_SECONDS, BenchRequest
+from inferometer.bench.backends.request import APIS, DECODE_LENGTH, TUNING_SECONDS, BenchRequest
 from inferometer.cli.options import (
     add_admission_options,
     add_model_options,
@@ -40,7 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("workload")
     group.add_argument("--batch-size", type=at_least(1), action="append", metavar="N", help="repeatable (default: 1 2 4 8 16 32)")
     group.add_argument("--sequence-length", type=at_least(1), default=10, metavar="N", help="prompt tokens of each sequence (default: 10)")
-    group.add_argument("--decode-length", type=at_least(1), default=8, metavar="N", help="tokens to generate for each (default: 8)")
+    group.add_argument("--decode-length", type=at_least(1), metavar="N", help=f"tokens to generate for each (default: {DECODE_LENGTH})")
     group.add_argument("--runs", type=at_least(1), default=10, metavar="N", help="measured runs of each batch size (default: 10)")
     group.add_argument("--warmups", type=at_least(0), default=1, metavar="N", help="runs before them (default: 1)")
     group.add_argument("--no-energy", action="store_true", help="do not repeat each phase for two seconds to read its energy")

@@ -7,6 +7,7 @@ import json
 import sys
 from typing import Any
 
+from inferometer.bench.machine.doubt import DOUBTFUL
 from inferometer.cli.options import positive_number
 from inferometer.errors import UserError
 from inferometer.hardware.calibration import Calibration, Calibrations, load_calibrations, save_calibration
@@ -58,8 +59,12 @@ def _calibrate(machine: Machine, device: str, seconds: float) -> None:
     stored = measured.with_sums_of(former)
     path = save_calibration(stored, machine.fingerprint)
     print(f"calibrated {measured.device} in {measured.seconds_spent:.1f} s, stored in {path}", file=sys.stderr)
-    for note in stored.notes[len(measured.notes) :]:
+    for note in (*filter(_is_doubt, measured.notes), *stored.notes[len(measured.notes) :]):
         print(note, file=sys.stderr)
+
+
+def _is_doubt(note: str) -> bool:
+    return note.startswith(DOUBTFUL)
 
 
 def _table() -> list[str]:
@@ -132,7 +137,7 @@ def _measured(name: str, calibration: Calibration | None, device: DeviceSpec | N
     for ranks, times in calibration.sums_s.items():
         told = ", ".join(f"{seconds * 1e6:.4g} of {gib(nbytes, 0)}" for nbytes, seconds in times.items())
         lines.append(f"      sums over {ranks}, us: {told}")
-    lines += [f"      {note}" for note in calibration.notes if note.startswith("sums over ")]
+    lines += [f"      {note}" for note in calibration.notes if note.startswith("sums over ") or _is_doubt(note)]
     return lines
 
 

@@ -19,15 +19,19 @@ SAME_RUN: Final = "same_run_as"
 """In the environment of a record: the part whose case was run in its place."""
 
 
+Work = tuple[object, ...]
+"""What is done for a question, whichever part asks it."""
+
+
 class Twins:
     """The twins among a study's questions."""
 
     def __init__(self, asked: Iterable[Question]) -> None:
-        works: dict[tuple[object, ...], dict[Key, None]] = {}
-        found: dict[Key, set[tuple[object, ...]]] = {}
+        works: dict[Work, dict[Key, None]] = {}
+        found: dict[Key, set[Work]] = {}
         for question in asked:
-            works.setdefault(_work(question), {})[question.key] = None
-            found.setdefault(question.key, set()).add(_work(question))
+            works.setdefault(work_of(question), {})[question.key] = None
+            found.setdefault(question.key, set()).add(work_of(question))
         # Where a part asks a case at several efforts, no record says for which of them it is.
         clear = {key for key, of in found.items() if len(of) == 1}
         self._others: dict[Key, tuple[Key, ...]] = {}
@@ -57,5 +61,6 @@ def standing_for(record: Record, part: str | None) -> Record:
     return replace(record, part=part, environment=environment if measured == part else {**environment, SAME_RUN: measured})
 
 
-def _work(question: Question) -> tuple[object, ...]:
+def work_of(question: Question) -> Work:
+    """What twins have in common."""
     return (question.cell.column, question.case, question.request, question.place.torch_name, question.timeout_s, question.refusal)

@@ -23,7 +23,7 @@ from inferometer.bench.study.study import Settings, Study
 from inferometer.cli.streams import tell
 from inferometer.cli.study_forecast import forecast_json, forecast_table
 from inferometer.cli.study_run import FOLDER
-from inferometer.cli.study_twins import SAME_RUN, Twins, standing_for
+from inferometer.cli.study_twins import SAME_RUN, Twins, Work, standing_for, work_of
 from inferometer.hardware.detect import detect
 
 FAILED, CASES_FAILED = 1, 3
@@ -55,7 +55,7 @@ def carry_out(arguments: argparse.Namespace) -> int:
     with StudyFolder(path, document, session, resume=arguments.resume, say=tell) as folder:
         work = _Work(study, plans, twins, folder)
         conduct = Conduct(isolate=arguments.isolate, budget_s=None if arguments.budget_minutes is None else 60 * arguments.budget_minutes)
-        with Conductor(session, conduct, work.take, study=study.name, oomed=work.oomed()) as conductor:
+        with Conductor(session, conduct, work.take, study=study.name, oomed=work.oomed) as conductor:
             failure = work.run(conductor, find_edge=arguments.find_edge)
         records = work.answers()
         if failure is not None:
@@ -104,7 +104,7 @@ class _Work:
                 self._keep(standing_for(record, part))
 
     def oomed(self) -> set[tuple[str, str]]:
-        """Columns of parts of which a case ran out of memory in an earlier session."""
+        """Columns of parts of which a case ran out of memory, or is answered by one that did."""
         return {(r.part, r.column) for r in self.folder.records if r.status == "oom" and r.part is not None and r.column is not None}
 
     def run(self, conductor: Conductor, *, find_edge: bool) -> str | None:
@@ -150,13 +150,20 @@ class _Work:
                 self.folder.append(standing_for(known, planned.question.cell.part))
 
     def _find_edges(self, conductor: Conductor, searches: Sequence[EdgeSearch]) -> None:
+        """Searches of several parts come to the same cases: whichever comes first runs one for all."""
+        tried: dict[Work, Record] = {}
         for position, search in enumerate(searches):
             for record in latest(self.folder.records).values():
                 search.observe(record)
             while (planned := search.next()) is not None:
-                before = len(self.folder.records)
-                conductor.run([planned], later=[other.base for other in searches[position:]])
-                search.observe(self.folder.records[before])
+                work = work_of(planned.question)
+                if work in tried:
+                    self._keep(standing_for(tried[work], planned.question.cell.part))
+                else:
+                    before = len(self.folder.records)
+                    conductor.run([planned], later=[other.base for other in searches[position:]])
+                    tried[work] = self.folder.records[before]
+                search.observe(standing_for(tried[work], planned.question.cell.part))
             tell(f"{search.base.question.cell.part}, {search.base.question.cell.column}: {search.result}")
 
     def _done(self) -> set[object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -15,7 +16,8 @@ class Graph:
     The function has run before with the same shapes, so that nothing is compiled or measured while it is recorded; it must not read
     the device. pool: where its temporary memory comes from, shared with graphs that never run at the same time. recording: the stream on
     which it is recorded, whose priority and workspaces it keeps; None for one that all such graphs share. Elsewhere than on a GPU a call
-    runs the function.
+    runs the function. Raises what the function raises: torch.OutOfMemoryError also where only the allocator's cache is in the way, which is
+    not given up while anything is recorded.
 
     torch.cuda.graph would wait for the whole device first; here only the recording stream is ordered behind the current one.
     """
@@ -33,8 +35,12 @@ class Graph:
             graph.capture_begin(pool=pool, capture_error_mode="relaxed")
             try:
                 function()
-            finally:
-                graph.capture_end()
+            except BaseException:
+                # The stream must record no longer, whatever happens; why it did not record says more than that nothing was recorded.
+                with suppress(RuntimeError):
+                    graph.capture_end()
+                raise
+            graph.capture_end()
         current.wait_stream(recording)
         # Not the function: whoever it belongs to may own this graph, and the memory of both should go when the owner goes.
         self._run = graph.replay

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -40,7 +41,8 @@ class TextGraphs:
     """Hidden states of whole texts; what comes a second time with the same lengths is recorded first.
 
     Launches take the host longer than a GPU as long as texts are short or a model is small: 4 texts of 32 tokens through bert-base keep
-    an H200 busy for 0.42 of the 5.2 ms that launching takes. recording: whether anything is recorded; None for wherever it is worth it.
+    an H200 busy for 0.42 of the 5.2 ms that launching takes. What there is no memory to record runs as it is. recording: whether
+    anything is recorded; None for wherever it is worth it.
     To be called from one CUDA stream; several threads may.
     """
 
@@ -52,10 +54,11 @@ class TextGraphs:
         self._most = most
         self._met: OrderedDict[tuple[int, ...], int] = OrderedDict()  # lengths without a graph, and how often they came
         self._recorded: OrderedDict[tuple[int, ...], _Recorded] = OrderedDict()  # those used last behind
+        self._too_large: OrderedDict[tuple[int, ...], None] = OrderedDict()  # lengths that there was no memory to record
         self._pool: Any = None
         self._lock = threading.Lock()
         self.preparations = 0
-        """Lists of lengths that were new, and once more for those that were recorded."""
+        """Lists of lengths that were new, and once more for those that were recorded, or could not be."""
 
     @torch.inference_mode()
     def states(self, rows: Sequence[Sequence[int]]) -> tuple[Tensor, RaggedBatch]:
@@ -73,7 +76,11 @@ class TextGraphs:
                 self._recorded.move_to_end(lengths)
                 self._put(rows, self._recorded[lengths].batch.token_ids)
             else:
-                self._recorded[lengths] = self._record(rows)
+                made = self._record(rows)
+                if made is None:
+                    self._release(lengths)
+                    return self._plain(rows)
+                self._recorded[lengths] = made
             recorded = self._recorded[lengths]
             assert recorded.graph is not None
             recorded.graph()
@@ -85,6 +92,8 @@ class TextGraphs:
         """Whether a graph is there, or to be made. What came once has had everything compiled that it needs."""
         if lengths in self._recorded:
             return True
+        if lengths in self._too_large:
+            return False
         times = self._met.pop(lengths, 0) + 1
         if times > 1 and (len(self._recorded) < self._most or times > OFTEN):
             return True
@@ -98,7 +107,8 @@ class TextGraphs:
         batch = prompt_batch(rows, self._model.device)
         return self._model.sweep(batch), batch
 
-    def _record(self, rows: Sequence[Sequence[int]]) -> _Recorded:
+    def _record(self, rows: Sequence[Sequence[int]]) -> _Recorded | None:
+        """None where there is no memory for the forward while it is recorded."""
         device = self._model.device
         self.preparations += 1
         if len(self._recorded) == self._most:
@@ -111,8 +121,28 @@ class TextGraphs:
         def run() -> None:
             recorded.hidden = self._model.sweep(recorded.batch)
 
-        recorded.graph = Graph(run, device, self._pool)
+        try:
+            recorded.graph = Graph(run, device, self._pool)
+        except torch.OutOfMemoryError:
+            return None
         return recorded
+
+    def _release(self, lengths: tuple[int, ...]) -> None:
+        """After a recording that failed: gives back what it took, and has the same lengths not recorded again.
+
+        The allocator gives up a pool as a whole, once no graph is of it. So all go, and those that come again are recorded again: what the
+        failed one has left in the pool may be all that the plain pass needs.
+        """
+        device = self._model.device
+        self._too_large[lengths] = None
+        if len(self._too_large) > 4 * self._most:
+            self._too_large.popitem(last=False)
+        synchronise(device)  # those that go may still run
+        self._recorded.clear()
+        self._pool = None
+        gc.collect()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def _put(self, rows: Sequence[Sequence[int]], token_ids: Tensor) -> None:
         fresh = flat_tokens(rows)

@@ -24,35 +24,35 @@ _TOGETHER: Final = 32
 
 
 @torch.inference_mode()
-def vectors(llm: LoadedModel, rows: Sequence[Sequence[int]], how: Pooling) -> torch.Tensor:
+def vectors(loaded: LoadedModel, rows: Sequence[Sequence[int]], how: Pooling) -> torch.Tensor:
     """float32 (rows, hidden) on the host: one vector for each text's token ids."""
-    model = llm.model
-    out = torch.empty(len(rows), llm.spec.hidden)
+    model = loaded.model
+    out = torch.empty(len(rows), loaded.spec.hidden)
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))  # equal lengths side by side share one attention call
     # Attention without a cache is torch's, whose order of additions may differ with the batch.
     together = 1 if model.numerics is Numerics.INVARIANT else _TOGETHER
     for start in range(0, len(order), together):
         part = order[start : start + together]
-        out[part] = pool(model, *llm.text_graphs.states([rows[i] for i in part]), how).cpu()
+        out[part] = pool(model, *loaded.text_graphs.states([rows[i] for i in part]), how).cpu()
     return out
 
 
 @torch.inference_mode()
-def hidden_states(llm: LoadedModel, token_ids: Sequence[int]) -> torch.Tensor:
+def hidden_states(loaded: LoadedModel, token_ids: Sequence[int]) -> torch.Tensor:
     """(tokens, hidden) on the device. Each rank keeps its own, for `log_probabilities`."""
-    if llm.kv_dtype == llm.dtype:
-        states = llm.model.sweep(prompt_batch([token_ids], llm.device))
+    if loaded.kv_dtype == loaded.dtype:
+        states = loaded.model.sweep(prompt_batch([token_ids], loaded.device))
     else:
         pages = -(-len(token_ids) // PAGE_SIZE)
-        cache = PagedCache(llm.model.local, pages, PAGE_SIZE, llm.device, llm.kv_dtype)
-        states = llm.model.sweep(paged_prompt(token_ids, PAGE_SIZE, llm.device), cache)
-    llm.last_states = states
+        cache = PagedCache(loaded.model.local, pages, PAGE_SIZE, loaded.device, loaded.kv_dtype)
+        states = loaded.model.sweep(paged_prompt(token_ids, PAGE_SIZE, loaded.device), cache)
+    loaded.last_states = states
     return states
 
 
 @torch.inference_mode()
-def log_probabilities(llm: LoadedModel, start: int, stop: int) -> torch.Tensor:
+def log_probabilities(loaded: LoadedModel, start: int, stop: int) -> torch.Tensor:
     """float32 (positions, vocabulary), after tokens start to stop of the text that was read last. Raises RuntimeError if none was."""
-    if llm.last_states is None:
+    if loaded.last_states is None:
         raise RuntimeError("no text has been read whose next tokens could be likely")
-    return torch.log_softmax(llm.model.logits(llm.last_states[start:stop]).float(), -1)
+    return torch.log_softmax(loaded.model.logits(loaded.last_states[start:stop]).float(), -1)

@@ -148,6 +148,9 @@ def resolve(
         raise UserError("--num-groups goes with --admission zigzag or diagonal, and is at least 1; in row order it is 1")
     if mixed_tokens is not None and (forward_only or mixed_tokens < 1):
         raise UserError("--mixed-tokens is a number of prompt tokens beside a decode step: at least 1, and not with --forward-only")
+    limit = spec.context_limit
+    if mixed_tokens is not None and limit is not None and mixed_tokens > limit:
+        raise UserError(f"--mixed-tokens {mixed_tokens} is too long: {spec.name} has {limit} positions; ask for at most {limit} tokens")
     return Request(
         spec=spec,
         device=found,

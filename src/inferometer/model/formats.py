@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
@@ -78,6 +79,7 @@ _OTHERS = {
     "gptq": WeightFormat(name="gptq", bits=4, group=128, scale_bits=32, element="int4"),
     "awq": WeightFormat(name="awq", bits=4, group=128, scale_bits=32, element="int4"),
 }
+_STORED_INT4 = re.compile(r"int4(?:-g([1-9][0-9]{0,9}))?(-sym)?")
 ROUNDED_FORMATS = tuple(_ROUNDED)
 """Those that weights are rounded to here; gptq and awq are what a checkpoint has been rounded to."""
 KEPT_HEAD_FORMATS = tuple(name + KEPT_HEAD for name in _ROUNDED)
@@ -86,6 +88,9 @@ QUANTIZED_FORMATS = (*ROUNDED_FORMATS, *_OTHERS)
 _KEPT = (replace(form, name=form.name + KEPT_HEAD, head="kept") for form in _ROUNDED.values())
 _QUANTIZED = _ROUNDED | _OTHERS | {form.name: form for form in _KEPT}
 
+
+STORED_METHODS = ("gptq", "awq", "compressed-tensors")
+"""Programs that have quantised checkpoints. METHOD-LAYOUT names what one of theirs holds: gptq-int4-g32, compressed-tensors-w8a8."""
 
 QUANTIZE_ALIASES = {"int4": "int4-g64"}
 
@@ -96,11 +101,29 @@ def full_name(quantize: str) -> str:
     return QUANTIZE_ALIASES.get(base, base) + quantize[len(base) :]
 
 
+def stored_method(quantize: str | None) -> str | None:
+    """Which of STORED_METHODS made the checkpoint that this METHOD-LAYOUT is of; None for any other name."""
+    return next((method for method in STORED_METHODS if quantize is not None and quantize.startswith(f"{method}-")), None)
+
+
+def _stored(name: str) -> WeightFormat | None:
+    """The format of a METHOD-LAYOUT, None where there is no such layout. int4 without a group: rows of unknown length, as groups of 128."""
+    method = stored_method(name)
+    layout = "" if method is None else name[len(method) + 1 :]
+    packed = _STORED_INT4.fullmatch(layout)
+    if packed is not None:
+        return WeightFormat(name=name, bits=4, group=int(packed[1] or 128), scale_bits=16 if packed[2] else 32, element="int4")
+    return replace(_ROUNDED[layout], name=name, head="kept") if layout in _ROUNDED else None
+
+
 def weight_format(quantize: str | None, dtype: str) -> WeightFormat:
     """The format that `--quantize` names, `dtype`'s own for None. Raises UserError for an unknown name."""
     if quantize is None:
         return native(dtype)
     name = full_name(quantize)
+    stored = _stored(name)
+    if stored is not None:
+        return stored
     if name not in _QUANTIZED:
         formats = f"{', '.join(QUANTIZED_FORMATS)}; {KEPT_HEAD} behind one of {', '.join(ROUNDED_FORMATS)} leaves the head as it is"
         raise UserError(f"--quantize {quantize} is unknown; the formats are {formats}")

@@ -41,6 +41,16 @@ class Quantisation:
     form: str | None = None
 
     @property
+    def named(self) -> str:
+        """The format as records name it: this package's own by its --quantize value, another as METHOD-LAYOUT."""
+        if self.form is not None:
+            return self.form
+        if self.element != "int4":
+            return f"{self.method}-{'w8a8' if self.rounds and self.element == 'int8' else self.element}"
+        group = "" if self.group is None else f"-g{self.group}"
+        return f"{self.method}-int4{group}{'-sym' if self.symmetric else ''}"
+
+    @property
     def weights(self) -> WeightFormat:
         """The format for inventories. Rows of unknown length count as groups of 128."""
         if self.form is not None:
@@ -79,10 +89,10 @@ def read_quantisation(config: Mapping[str, Any], name: str) -> Quantisation | No
     raise options.error(f"not supported, only {', '.join(METHODS)}; use the checkpoint before quantisation")
 
 
-def stored_form(config: Mapping[str, Any], name: str) -> str | None:
-    """The --quantize value with which `inferometer quantize` has written a model, None for others. Raises as `read_quantisation`."""
+def stored_format(config: Mapping[str, Any], name: str) -> str | None:
+    """What a checkpoint's own few bits are called, None for one of plain weights. Raises as `read_quantisation`."""
     stored = read_quantisation(config, name)
-    return None if stored is None else stored.form
+    return None if stored is None else stored.named
 
 
 def check_quantize(name: str | None) -> None:
@@ -98,7 +108,7 @@ def resolve_quantize(name: str | None, stored: Quantisation | None) -> WeightFor
     """
     if stored is not None:
         alias = None if name is None or name in QUANTIZED_FORMATS else weight_format(name, "float32").name
-        if name not in (None, stored.method, stored.form) and (alias is None or alias != stored.form):
+        if name not in (None, stored.method, stored.named) and (alias is None or alias != stored.form):
             what = stored.form or stored.method
             raise UserError(
                 f"--quantize {name}: the checkpoint is in {what} already; leave it out, or use the checkpoint before quantisation"

@@ -26,7 +26,11 @@ def conduct(
 ) -> tuple[list[Record], Workshop]:
     shop = shop or Workshop()
     records: list[Record] = []
-    conductor = Conductor(SESSION, Conduct(**how), records.append, study="mine", oomed=oomed, start=shop, clock=shop.clock)  # type: ignore[arg-type]
+
+    def out_of_memory() -> set[Any]:
+        return {*oomed, *((record.part, record.column) for record in records if record.status == "oom")}
+
+    conductor = Conductor(SESSION, Conduct(**how), records.append, study="mine", oomed=out_of_memory, start=shop, clock=shop.clock)  # type: ignore[arg-type]
     with conductor:
         try:
             conductor.run(plans, later=later or [])
@@ -60,7 +64,7 @@ def test_columns_take_turns_in_blocks_that_mirror_each_other() -> None:
 
 def test_a_record_is_kept_as_soon_as_its_case_has_ended() -> None:
     shop, kept = Workshop(), []
-    conductor = Conductor(SESSION, Conduct(), lambda record: kept.append(len(shop.steps("run"))), study="m", start=shop)  # type: ignore[arg-type]
+    conductor = Conductor(SESSION, Conduct(), lambda record: kept.append(len(shop.steps("run"))), study="m", oomed=set, start=shop)  # type: ignore[arg-type]
     with conductor:
         conductor.run(plans_of(study("[1]")))
     assert kept == [3, 4]
@@ -211,7 +215,7 @@ def test_a_budget_ends_between_rows_and_the_rest_is_left() -> None:
         conduct(plans, Workshop(step_s=10), budget_s=150)
     shop = Workshop(step_s=10)
     records: list[Record] = []
-    conductor = Conductor(SESSION, Conduct(budget_s=150), records.append, study="mine", start=shop, clock=shop.clock)  # type: ignore[arg-type]
+    conductor = Conductor(SESSION, Conduct(budget_s=150), records.append, study="mine", oomed=set, start=shop, clock=shop.clock)  # type: ignore[arg-type]
     with conductor, pytest.raises(BudgetSpentError):
         conductor.run(plans)
     assert 0 < len(records) < 8
@@ -225,7 +229,7 @@ def test_one_case_is_run_however_small_the_budget() -> None:
     assert all((planned.forecast.seconds or 0) > 0.5 for planned in plans)
     records: list[Record] = []
     shop = Workshop(step_s=0)
-    conductor = Conductor(SESSION, Conduct(budget_s=0.5), records.append, study="mine", start=shop, clock=shop.clock)  # type: ignore[arg-type]
+    conductor = Conductor(SESSION, Conduct(budget_s=0.5), records.append, study="mine", oomed=set, start=shop, clock=shop.clock)  # type: ignore[arg-type]
     with conductor, pytest.raises(BudgetSpentError):
         conductor.run(plans)
     assert len(records) == 1
@@ -304,7 +308,7 @@ def test_going_on_after_a_kill_gives_the_same_cases_none_twice(stop: int, again:
         done = {(record.part, record.column, record.case_id) for record in kept}
         left = [planned for planned in plans if planned.question.key not in done]
         shop = Workshop()
-        conductor = Conductor(SESSION, Conduct(isolate=isolate), emit, study="mine", start=shop, clock=shop.clock)  # type: ignore[arg-type]
+        conductor = Conductor(SESSION, Conduct(isolate=isolate), emit, study="mine", oomed=set, start=shop, clock=shop.clock)  # type: ignore[arg-type]
         with conductor:
             if limit < len(plans):
                 with pytest.raises(KilledError):

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from inferometer.bench.machine import calibrate as calibrating
 from inferometer.bench.machine import microbenchmarks as module
 from inferometer.bench.machine.calibrate import calibrate
 from inferometer.bench.machine.calibration_plan import Plan, default_plan
+from inferometer.bench.machine.doubt import between_quartiles, doubtful
 from inferometer.bench.machine.microbenchmarks import Microbenchmarks
 from inferometer.bench.machine.rank_sums import HOST_SIZES, SumsError, measured_sums
 from inferometer.errors import UserError
@@ -106,6 +110,9 @@ def test_sizes_that_do_not_fit_the_time_are_left_out_and_noted(monkeypatch: pyte
     bench = Microbenchmarks(torch.device("cpu"), TINY)
     assert bench.matmul("float32", 1.0) == 2 * 16**3 / 0.5
     assert bench.notes == ["matmul float32: edges from 32 left out, they do not fit the time"]
+    told = doubtful(bench.figures, bench.doubts)
+    assert told is not None, "repeats that agree say nothing where all were held up alike"
+    assert told.startswith("doubtful: float32 (of the smallest product alone, edge 16); ")
 
 
 def test_a_type_that_the_device_refuses_is_noted_and_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,6 +129,67 @@ def test_the_median_of_the_samples_counts(monkeypatch: pytest.MonkeyPatch) -> No
     samples = iter([0.3, 0.1, 0.2])
     monkeypatch.setattr(Microbenchmarks, "_sample", lambda self, run, inner: next(samples))
     assert Microbenchmarks(torch.device("cpu"), TINY)._seconds("x", lambda: None, 10.0) == 0.2
+
+
+@pytest.mark.parametrize(
+    ("samples", "words"),
+    [
+        ([1.0, 1.02, 0.99, 1.01, 5.0], None),  # one outlier is no scatter
+        ([1.0, 1.2, 1.1], None),
+        ([1.0, 1.0, 2.0, 4.0, 4.0], "copy (the middle half of 5 repeats spans a factor of 4)"),
+        ([0.1, 4.0, 0.2], "copy (the middle half of 3 repeats spans a factor of 14)"),
+        ([0.3], "copy (measured once)"),
+    ],
+)
+def test_repeats_that_lie_far_apart_are_told(samples: list[float], words: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = iter(samples)
+    monkeypatch.setattr(Microbenchmarks, "_sample", lambda self, run, inner: next(left))
+    bench = Microbenchmarks(torch.device("cpu"), replace(TINY, budget_s=1000.0, repeats=len(samples)))
+    bench.copy()
+    told = doubtful(bench.figures)
+    assert (told is None) == (words is None)
+    if told is not None:
+        assert f"doubtful: {words}; " in told
+        assert "calibrate on a quiet machine, or with a longer --seconds" in told
+        assert "\n" not in told
+
+
+def test_only_what_a_figure_comes_from_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the ways to read and of the sizes of products the best."""
+    ways = {"read_sum": iter([1.0, 9.0, 3.0]), "read_matrix_vector": iter([0.5, 0.5, 0.5])}
+    ways |= {"matmul_float32_16": iter([1.0, 9.0, 3.0]), "matmul_float32_32": iter([1.0, 1.0, 1.0])}
+    measure = Microbenchmarks._seconds
+    name = ""
+
+    def named(self: Microbenchmarks, what: str, run: Any, share_s: float) -> float:
+        nonlocal name
+        name = what
+        return measure(self, what, run, share_s)
+
+    monkeypatch.setattr(Microbenchmarks, "_seconds", named)
+    monkeypatch.setattr(Microbenchmarks, "_sample", lambda self, run, inner: next(ways[name]))
+    bench = Microbenchmarks(torch.device("cpu"), replace(TINY, budget_s=1000.0))
+    bench.read()
+    bench.matmul("float32", 1000.0)
+    assert bench.figures == {"read": [0.5, 0.5, 0.5], "float32": [1.0, 1.0, 1.0]}
+    assert doubtful(bench.figures) is None
+
+
+@given(st.lists(st.floats(1e-9, 1e3), min_size=2, max_size=20), st.floats(0.01, 100))
+def test_scatter_knows_no_unit_and_no_order(repeats: list[float], unit: float) -> None:
+    found = between_quartiles(repeats)
+    assert found is not None
+    assert found >= 1
+    assert between_quartiles([each * unit for each in reversed(repeats)]) == pytest.approx(found)
+    assert between_quartiles(repeats[:1]) is None
+
+
+def test_a_calibration_keeps_what_it_says_of_scatter(monkeypatch: pytest.MonkeyPatch) -> None:
+    turn = count()
+    monkeypatch.setattr(Microbenchmarks, "_sample", lambda self, run, inner: (0.001, 0.004)[next(turn) % 2] * 10)
+    told = [note for note in calibrate("cpu", plan=replace(TINY, budget_s=100.0)).notes if note.startswith("doubtful: ")]
+    assert len(told) == 1
+    assert all(f"{name} (the middle half of 3" in told[0] for name in ("copy", "read", "float32"))
 
 
 def test_short_calls_are_repeated_inside_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:

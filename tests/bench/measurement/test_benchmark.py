@@ -31,6 +31,8 @@ def run(model: Path, **changes: Any) -> list[Record]:
         "model": str(model), "weights": "dummy", "dtype": "float32", "device": "cpu", "batch_sizes": (1, 3), "sequence_length": 9,
         "decode_length": 4, "runs": 2, "warmups": 0, "backends": ("native", "hf"),
     }  # fmt: skip
+    if changes.get("forward_only") or describe(str(model), config_only=True).spec.encoder:
+        del values["decode_length"]
     return benchmark(BenchRequest(**{**values, **changes}), lambda record: None)
 
 
@@ -191,6 +193,7 @@ def request(**changes: Any) -> BenchRequest:
         ({"backends": ()}, "--backend names no stack"),
         ({"loss": True}, "add --forward-only"),
         ({"loss": True, "forward_only": True, "sequence_length": 1}, "--sequence-length 2"),
+        ({"forward_only": True, "decode_length": 8}, "--decode-length .* which --forward-only does not; leave it out"),
         ({"watermark": True, "backends": ("hf",)}, "--watermark"),
         ({"admission": "zigzag", "backends": ("native", "hf")}, "--admission .* --backend hf"),
         ({"admission": "zigzag", "forward_only": True}, "--admission .* --forward-only"),
@@ -237,6 +240,11 @@ def test_an_admission_is_part_of_the_question_and_so_is_its_group_size() -> None
     assert cases(admission="zigzag")[:3] == ("zigzag", 8, None)
     assert cases(admission="zigzag") == cases(admission="zigzag", group_size=8)
     assert len({cases(**given)[3] for given in ({}, {"admission": "zigzag"}, {"admission": "zigzag", "num_groups": 2})}) == 3
+
+
+def test_an_encoder_generates_nothing() -> None:
+    with pytest.raises(UserError, match=r"--decode-length .* tiny is an encoder; leave it out"):
+        request(decode_length=8).check_model(read_spec(CONFIGS["bert"], "tiny"))
 
 
 def test_an_encoder_has_no_admission() -> None:

@@ -80,6 +80,18 @@ backend = "native"
     assert question.refusal is None
 
 
+def test_a_checkpoint_that_another_program_quantised_is_asked_of_what_runs_it(tmp_path: Path) -> None:
+    stored = {"quant_method": "gptq", "bits": 4, "group_size": 64}
+    folder = tiny_model(tmp_path, "llama", quantization_config=stored, max_position_embeddings=2048)
+    native, hf = asked(
+        "sequence_length = 8",
+        columns="".join(f'[[part.columns]]\nname = "{each}"\nbackend = "{each}"\nmodel = "{folder}"\n' for each in ("native", "hf")),
+    )
+    assert (native.case.quantize, native.refusal) == ("gptq-int4-g64", None)
+    assert hf.refusal is not None
+    assert "--backend hf would measure widened" in hf.refusal
+
+
 def test_an_alias_is_the_same_question() -> None:
     (one,), (other,) = asked(), asked().copy()
     (named,) = questions(read_study(STUDY.replace('"tiny-opt"', '"facebook/opt-1.3b"'), "m", "m.toml").study("tiny"), lambda device: HERE)[
@@ -89,8 +101,10 @@ def test_an_alias_is_the_same_question() -> None:
     assert named.case.model == "opt-1.3b"
 
 
-def test_an_encoder_is_run_forward() -> None:
-    (question,) = asked("sequence_length = 8", columns='[[part.columns]]\nname = "one"\nmodel = "bert-base"\n')
+@pytest.mark.parametrize("fixed", ["", "\ndecode_length = 3"])
+def test_an_encoder_is_run_forward(fixed: str) -> None:
+    """Whatever the study has the models generate that can."""
+    (question,) = asked(f"sequence_length = 8{fixed}", columns='[[part.columns]]\nname = "one"\nmodel = "bert-base"\n')
     assert question.case.forward_only
     assert question.case.decode_length is None
     assert question.refusal is None
@@ -102,7 +116,6 @@ def test_an_encoder_is_run_forward() -> None:
         ("tensor_parallel = 2", None, "--tensor-parallel 2 needs 2 GPUs, and there is 1 here"),
         ("kv_dtype = 'fp8'", 'name = "one"\nbackend = "hf"', "--kv-dtype fp8 is not run by --backend hf"),
         ("sequence_length = 4000", None, "has 2048 positions"),
-        ("", 'name = "one"\nbackend = "nothing"', "--backend nothing is unknown"),
         ("", 'name = "one"\nbackend = "hf"\nadmission = "zigzag"', "--admission is the native engine's"),
         ("", 'name = "one"\nquantize = "int5"', "--quantize int5"),
         ("", 'name = "one"\nmodel = "no-such-model"', "no-such-model"),

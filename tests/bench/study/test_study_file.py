@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from contextlib import suppress
+from importlib.metadata import EntryPoint, EntryPoints
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from studies import STUDY
 
+from inferometer.bench.backends import registry
 from inferometer.bench.study.file import StudyFile, read_study, resolved_text
 from inferometer.bench.study.library import find_study, shipped
 from inferometer.bench.study.study import Axis, Exclusion, Part, Study, StudyColumn
@@ -146,6 +148,7 @@ def test_cells_are_the_product_and_exclusions_take_what_they_name(
         ('name = "other"\n', 'name = "one"\n', 24, "part[1].columns[2].name: 'one' is the name of an earlier column"),
         ('name = "other"\n', 'name = "other"\nbatch_size = 3\n', 25, "batch_size is an axis of the part; a column cannot fix it"),
         ('backend = "hf"', "backend = 3", 25, "backend must be a string"),
+        ('backend = "hf"', 'backend = "hff"', 25, "part[1].columns[2].backend: backend 'hff' is unknown; did you mean hf"),
         ('column = "other"', 'column = "othr"', 28, "column 'othr' is not one of the part's; did you mean other?"),
         ('reason = "too slow there"', "", 27, "part[1].exclude[1]: reason is missing"),
         ("batch_size = [4]", "batch_sice = [4]", 29, "did you mean batch_size?"),
@@ -201,6 +204,20 @@ def test_a_value_that_no_stack_takes_is_told_with_its_line(setting: str, words: 
     line = text.splitlines().index(setting) + 1
     with pytest.raises(UserError, match=f"^mine.toml, line {line}: fixed.{name}: {re.escape(words)}"):
         study_file(text)
+
+
+def test_a_backend_of_another_package_may_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = STUDY.replace('backend = "hf"', 'backend = "theirs"')
+    with pytest.raises(UserError, match="backend 'theirs' is unknown"):
+        study_file(text)
+    points = EntryPoints([EntryPoint("theirs", "no_such_module:ENTRY", registry.GROUP)])
+    monkeypatch.setattr(registry, "entry_points", lambda group: points.select(group=group))
+    registry.names.cache_clear()
+    try:
+        study_file(text)  # whether it can be loaded is a matter of its cases
+    finally:
+        monkeypatch.undo()
+        registry.names.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,15 @@ def test_a_new_folder(tmp_path: Path) -> None:
     assert (path / "tables.md").read_text() == "# T\n"
 
 
+def test_what_a_package_that_is_not_here_has_run_can_be_read(tmp_path: Path) -> None:
+    with folder(tmp_path) as made:
+        made.append(of(backend="theirs"))
+    (tmp_path / STUDY).write_text((tmp_path / STUDY).read_text().replace('backend = "hf"', 'backend = "theirs"'))
+    file, records = read_folder(tmp_path)
+    assert "theirs" in {cell.settings["backend"] for cell in file.study().cells()}
+    assert records == [of(backend="theirs")]
+
+
 def test_records_of_an_earlier_run_are_gone_on_with_or_put_aside(tmp_path: Path) -> None:
     with folder(tmp_path) as made:
         made.append(of())

@@ -28,6 +28,7 @@ NATIVE: Final = BackendEntry(
     memory_limit=True,
     decode_at=True,
     tensor_parallel=True,
+    stored=True,
 )
 
 HF: Final = BackendEntry(

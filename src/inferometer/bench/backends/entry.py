@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from inferometer.bench.backends.requirement import Requirement, versions
-from inferometer.model.formats import COMPUTE_DTYPES, DTYPE_ALIASES, KEPT_HEAD, full_name
+from inferometer.model.formats import COMPUTE_DTYPES, DTYPE_ALIASES, KEPT_HEAD, full_name, stored_method
 
 if TYPE_CHECKING:
     from inferometer.bench.backends.backend import Backend
@@ -27,8 +27,9 @@ class BackendEntry:
     (estimate/stacks.toml), None if it cannot. requirements: the first names the stack.
     What follows is what it takes of a request: values of --dtype, --quantize, --kv-dtype, --admission and --device, families of models, and
     whether it has --deterministic, --watermark, random sampling, --forward-only, --gpu-memory, --decode-at and --tensor-parallel.
-    reference: whether others may be checked against it. in_process: whether the model runs in the process that opens it; the only
-    other kind is a server that answers over HTTP.
+    reference: whether others may be checked against it. stored: whether it multiplies by the few bits of GPTQ, AWQ and compressed-tensors
+    checkpoints; the others would read the plain weights that those stand for, another case. in_process: whether the model runs in the
+    process that opens it; the only other kind is a server that answers over HTTP.
     """
 
     name: str
@@ -50,6 +51,7 @@ class BackendEntry:
     decode_at: bool = False
     tensor_parallel: bool = False
     reference: bool = False
+    stored: bool = False
     in_process: bool = True
 
     @property
@@ -101,7 +103,14 @@ class BackendEntry:
             return f"--kv-dtype {request.kv_dtype} is not run by --backend {self.name}; {instead}"
         if request.decode_only and request.kv_dtype != "auto":
             return "--decode-at fills a cache of the activations' type; leave --kv-dtype out"
-        if request.quantize is not None and full_name(request.quantize) not in self.quantize:
+        method = stored_method(request.quantize)
+        if method is not None and not self.stored:
+            whose = "the checkpoint's" if spec is None else f"{spec.name}'s"
+            return (
+                f"{whose} weights are in few bits of {method}, which --backend {self.name} would measure widened to plain ones; "
+                "use --backend native, or the checkpoint before quantisation"
+            )
+        if method is None and request.quantize is not None and full_name(request.quantize) not in self.quantize:
             named = " or ".join(name for name in self.quantize if not name.endswith(KEPT_HEAD))
             instead = f"use --quantize {named}, or none" if self.quantize else "leave one of them out"
             return f"--quantize {request.quantize} is not run by --backend {self.name}; {instead}"

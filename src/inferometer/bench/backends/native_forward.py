@@ -11,12 +11,12 @@ from inferometer.nn.batch import prompt_batch
 
 
 @torch.inference_mode()
-def forward(llm: LoadedModel, prompts: Prompts, loss: bool) -> float | None:
+def forward(loaded: LoadedModel, prompts: Prompts, loss: bool) -> float | None:
     """One pass with logits at every position; with `loss` their mean next-token cross-entropy in nats, else None, as of an encoder."""
-    model = llm.model
-    hidden, batch = llm.text_graphs.states(prompts)
-    if llm.spec.encoder:
-        if llm.spec.pooler:
+    model = loaded.model
+    hidden, batch = loaded.text_graphs.states(prompts)
+    if loaded.spec.encoder:
+        if loaded.spec.pooler:
             model.pooled(hidden, batch)
         return None
     if not loss:
@@ -30,15 +30,15 @@ def forward(llm: LoadedModel, prompts: Prompts, loss: bool) -> float | None:
 
 
 @torch.inference_mode()
-def logits(llm: LoadedModel, prompts: Prompts, last_only: bool) -> Tensor:
+def logits(loaded: LoadedModel, prompts: Prompts, last_only: bool) -> Tensor:
     """float32 (prompts, positions, vocabulary), of the last position alone or of all; of an encoder (prompts, positions, hidden), with
     the pooled output, where it has one, as one more position.
     """
-    model, spec = llm.model, llm.spec
+    model, spec = loaded.model, loaded.spec
     if not spec.encoder:
-        scores: Tensor = model(prompt_batch(prompts, llm.device), logits="last" if last_only else "all")
+        scores: Tensor = model(prompt_batch(prompts, loaded.device), logits="last" if last_only else "all")
         return scores.float().view(len(prompts), -1, spec.vocabulary)
-    hidden, batch = llm.text_graphs.states(prompts)
+    hidden, batch = loaded.text_graphs.states(prompts)
     states = hidden.view(len(prompts), -1, spec.hidden)
     pooled = [model.pooled(hidden, batch)[:, None]] if spec.pooler else []
     return torch.cat([states, *pooled], 1).float()

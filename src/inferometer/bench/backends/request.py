@@ -16,6 +16,9 @@ from inferometer.model.spec import ModelSpec
 from inferometer.schedule.admission import Admission
 from inferometer.schedule.admission import admission as admission_of
 
+DECODE_LENGTH: Final = 8
+"""Tokens to generate for each sequence, where nothing else is asked."""
+
 TUNING_SECONDS: Final = 60.0
 """After which no launch of a model's kernels is measured any more for a case, where none is on file."""
 
@@ -36,7 +39,7 @@ class BenchRequest:
     model: str | None
     batch_sizes: tuple[int, ...]
     sequence_length: int = 10
-    decode_length: int = 8
+    decode_length: int | None = None
     runs: int = 10
     warmups: int = 1
     energy: bool = True
@@ -84,7 +87,7 @@ class BenchRequest:
             raise UserError(f"--batch-size must be at least 1, not {min(self.batch_sizes, default='missing')}")
         for flag, value, least in (
             ("--sequence-length", self.sequence_length, 1),
-            ("--decode-length", self.decode_length, 1),
+            ("--decode-length", self.new_tokens, 1),
             ("--runs", self.runs, 1),
             ("--warmups", self.warmups, 0),
             ("--tensor-parallel", self.tensor_parallel, 1),
@@ -102,6 +105,8 @@ class BenchRequest:
         for given, flag in ((self.forward_only, "--forward-only"), (self.admission is not None, "--admission")):
             if self.decode_only and given:
                 raise UserError(f"{flag} means nothing to --decode-at, which has decode steps alone; leave one of them out")
+        if self.forward_only and self.decode_length is not None:
+            raise UserError("--decode-length is how many tokens a model generates, which --forward-only does not; leave it out")
         if self.loss and not self.forward_only:
             raise UserError("--loss is that of one forward pass; add --forward-only")
         if self.loss and self.sequence_length < 2:
@@ -153,6 +158,11 @@ class BenchRequest:
                 raise UserError(reason)
 
     @property
+    def new_tokens(self) -> int:
+        """Tokens to generate for each sequence, of a model and a case that generate."""
+        return DECODE_LENGTH if self.decode_length is None else self.decode_length
+
+    @property
     def samples(self) -> bool:
         """Whether anything but the likeliest token may be asked for."""
         options = (self.temperature, self.top_k, self.top_p, self.typical_p, self.repetition_penalty)
@@ -178,14 +188,16 @@ class BenchRequest:
             raise UserError(f"--decode-at needs a decoder, and {spec.name} is an encoder; leave --decode-at out")
         if spec.encoder and self.admission is not None:
             raise UserError(f"--admission orders prefill and decode, and {spec.name} is an encoder; leave --admission out")
+        if spec.encoder and self.decode_length is not None:
+            raise UserError(f"--decode-length is how many tokens a model generates, and {spec.name} is an encoder; leave it out")
         if self.tensor_parallel > 1:
             check_shards(spec, self.tensor_parallel)
         self.check_backends(spec=spec)
         forward_only = self.forward_only or spec.encoder
         length = max(self._lengths)
-        tokens = length if forward_only else length + self.decode_length
+        tokens = length if forward_only else length + self.new_tokens
         asked = f"--decode-at {length}" if self.decode_only else f"--sequence-length {length}"
-        asked += " makes" if forward_only else f" and --decode-length {self.decode_length} make"
+        asked += " makes" if forward_only else f" and --decode-length {self.new_tokens} make"
         limits = {"positions": spec.context_limit, "tokens in its sliding window": spec.sliding_window}
         for what, limit in limits.items():
             if limit is not None and tokens > limit:
@@ -206,7 +218,7 @@ class BenchRequest:
                     device_name=device_name,
                     batch_size=batch_size,
                     sequence_length=length,
-                    decode_length=None if forward_only else self.decode_length,
+                    decode_length=None if forward_only else self.new_tokens,
                     weights=self.weights,
                     seed=self.seed,
                     quantize=None if self.quantize is None else full_name(self.quantize),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -53,7 +53,8 @@ class BudgetSpentError(Exception):
 class Conductor:
     """Runs cases and hands every record to `emit` as soon as its case has ended. Close it to end its processes.
 
-    oomed: columns of parts, by name, of which a case has run out of memory before. start: makes the process of a backend.
+    oomed: columns of parts, by name, of which a record says that a case has run out of memory, those of this run's that have gone through
+    `emit` included. start: makes the process of a backend.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Conductor:
         emit: Callable[[Record], None],
         *,
         study: str,
-        oomed: Iterable[tuple[str, str]] = (),
+        oomed: Callable[[], Collection[tuple[str, str]]],
         start: Callable[[BackendEntry], WorkerProcess] = WorkerProcess,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -76,7 +77,7 @@ class Conductor:
         self._began = clock()
         self._ran = False
         self._workers: dict[tuple[object, ...], WorkerProcess] = {}
-        self._oomed = set(oomed)
+        self._oomed = oomed
 
     def run(self, plans: Sequence[Planned], *, later: Iterable[Planned] = ()) -> None:
         """Runs cases, rows in the order given. The processes of `later` are kept for it.
@@ -110,7 +111,7 @@ class Conductor:
             question = planned.question
             if question.refusal is not None:
                 self._take(planned, unrun(question, "skipped", question.refusal, self._facts))
-            elif planned.forecast.impossible is not None and (question.cell.part, question.cell.column) in self._oomed:
+            elif planned.forecast.impossible is not None and (question.cell.part, question.cell.column) in self._oomed():
                 evidence = f"not tried after the oom of another case of the column: {planned.forecast.impossible}"
                 self._take(planned, unrun(question, "oom", evidence, self._facts))
             else:
@@ -167,8 +168,6 @@ class Conductor:
 
     def _take(self, planned: Planned, record: Record) -> None:
         cell = planned.question.cell
-        if record.status == "oom":
-            self._oomed.add((cell.part, cell.column))
         self._ran = self._ran or record.status != "skipped"
         self._emit(replace(record, study=self._study, part=cell.part, column=cell.column))
 

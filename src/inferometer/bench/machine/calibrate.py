@@ -1,6 +1,7 @@
 """Ten seconds of microbenchmarks: what this device's memory, matrix products, launches and links, and sums over ranks really reach.
 
-Each figure is the median of repeats after a warm-up, and each has its share of the time budget: what would not fit is left out and noted.
+Each figure is the median of repeats after a warm-up, and each has its share of the time budget: what would not fit is left out and noted,
+and so are figures that another run may not find again.
 Bytes are counted as they move: a copy of n bytes reads n and writes n. (The extra read that a CPU does before it writes a cache line is
 not counted: it is no use to anybody.)
 """
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 
 from inferometer.bench.machine.calibration_plan import Plan, default_plan
+from inferometer.bench.machine.doubt import doubtful
 from inferometer.bench.machine.microbenchmarks import SHARES, Microbenchmarks
 from inferometer.bench.machine.rank_sums import SumsError, measured_sums
 from inferometer.engine.device import resolve_device
@@ -63,6 +65,9 @@ def _measure(target: torch.device, host: Host, plan: Plan, tell: Callable[[str],
         tell("link between GPUs")
         peer, word = bench.peer()
         torch.cuda.empty_cache()
+    doubt = doubtful(bench.figures, bench.doubts)
+    if doubt is not None:
+        bench.notes.append(doubt)
     sums = _sums(target, plan, bench.notes, tell)
     name = torch.cuda.get_device_name(target) if cuda else host.model
     return Calibration(

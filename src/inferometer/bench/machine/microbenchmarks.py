@@ -34,18 +34,25 @@ SHARES = {"copy": 0.12, "read": 0.14, "matmul": 0.52, "launch": 0.06, "link": 0.
 
 @dataclass(slots=True)
 class Microbenchmarks:
-    """The parts, on one device; each returns a rate (or seconds) and leaves the number of its samples and its notes here."""
+    """The parts, on one device; each returns a rate (or seconds) and leaves the number of its samples and its notes here.
+
+    figures: the samples in seconds that each figure comes from; of several ways or sizes, those of the best. doubts: what is wrong with
+    some of them, whatever their samples say.
+    """
 
     device: torch.device
     plan: Plan
     samples: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    figures: dict[str, list[float]] = field(default_factory=dict)
+    doubts: dict[str, str] = field(default_factory=dict)
+    _taken: dict[str, list[float]] = field(default_factory=dict)
 
     def copy(self) -> float:
         """Bytes/s, read and written."""
         source = torch.ones(self.plan.buffer_bytes // 4, device=self.device)
         target = torch.empty_like(source)
-        seconds = self._seconds("copy", lambda: target.copy_(source), self.plan.budget_s * SHARES["copy"])
+        seconds = self._figure("copy", lambda: target.copy_(source), self.plan.budget_s * SHARES["copy"])
         return 2 * source.nbytes / seconds
 
     def read(self) -> float:
@@ -57,6 +64,7 @@ class Microbenchmarks:
         share = self.plan.budget_s * SHARES["read"] / 2
         summed = self._seconds("read_sum", lambda: torch.sum(matrix), share)
         multiplied = self._seconds("read_matrix_vector", lambda: torch.mv(matrix, vector, out=out), share)
+        self.figures["read"] = self._taken["read_sum" if summed < multiplied else "read_matrix_vector"]
         return matrix.nbytes / min(summed, multiplied)
 
     def matmul(self, dtype: Dtype, share_s: float) -> float | None:
@@ -73,11 +81,15 @@ class Microbenchmarks:
                 # A warm-up and three samples must fit, at the rate of the size before.
                 if flop_s and 4 * flop / flop_s > left:
                     self.notes.append(f"matmul {dtype}: edges from {edge} left out, they do not fit the time")
+                    if edge == self.plan.edges[1]:
+                        # Threads that wait for each other, as for a core that others hold, make small products equally slow each time.
+                        self.doubts[dtype] = f"of the smallest product alone, edge {self.plan.edges[0]}"
                     break
                 run = _product(edge, dtype, self.device)
                 seconds = self._seconds(f"matmul_{dtype}_{edge}", run, max(left, 0.0) / 2)
                 flop_s = flop / seconds
-                best = max(best or 0.0, flop_s)
+                if best is None or flop_s > best:
+                    best, self.figures[dtype] = flop_s, self._taken[f"matmul_{dtype}_{edge}"]
         except (RuntimeError, NotImplementedError, AttributeError, TypeError) as error:
             self.notes.append(f"matmul {dtype}: {str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}")
         finally:
@@ -100,7 +112,7 @@ class Microbenchmarks:
             start = time.perf_counter()
             loop()
             samples.append((time.perf_counter() - start) / self.plan.launches)
-        self.samples["launch"] = len(samples)
+        self.samples["launch"], self.figures["launch"] = len(samples), samples
         return median(samples)
 
     def graph_kernel(self) -> float | None:
@@ -116,15 +128,15 @@ class Microbenchmarks:
         except RuntimeError as error:
             self.notes.append(f"graph: {str(error).splitlines()[0]}")
             return None
-        return self._seconds("graph_kernel", graph.replay, self.plan.budget_s * SHARES["launch"] / 2) / self.plan.launches
+        return self._figure("graph_kernel", graph.replay, self.plan.budget_s * SHARES["launch"] / 2) / self.plan.launches
 
     def link(self) -> tuple[float, float]:
         """Bytes/s from pinned host memory to the device, and back."""
         host = torch.ones(self.plan.link_bytes // 4, pin_memory=True)
         device = torch.ones_like(host, device=self.device)
         share = self.plan.budget_s * SHARES["link"] / 2
-        incoming = self._seconds("host_to_device", lambda: device.copy_(host, non_blocking=True), share)
-        outgoing = self._seconds("device_to_host", lambda: host.copy_(device, non_blocking=True), share)
+        incoming = self._figure("host_to_device", lambda: device.copy_(host, non_blocking=True), share)
+        outgoing = self._figure("device_to_host", lambda: host.copy_(device, non_blocking=True), share)
         return host.nbytes / incoming, host.nbytes / outgoing
 
     def peer(self) -> tuple[float | None, float | None]:
@@ -139,7 +151,7 @@ class Microbenchmarks:
         there = torch.ones_like(here, device=other)
         here.copy_(there)  # from here on each may write to the other
         share = self.plan.budget_s * SHARES["peer"] / 2
-        seconds = self._seconds("peer", lambda: there.copy_(here, non_blocking=True), share)
+        seconds = self._figure("peer", lambda: there.copy_(here, non_blocking=True), share)
         return here.nbytes / seconds, self._word(other, share) if usable(self.device) and usable(other) else None
 
     def _word(self, other: torch.device, share_s: float) -> float:
@@ -172,10 +184,16 @@ class Microbenchmarks:
                 with torch.cuda.device(device):
                     graph()
 
-        found = self._seconds("peer_sum", all_of_them, share_s) / self.plan.launches
+        found = self._figure("peer_sum", all_of_them, share_s) / self.plan.launches
         for device in pair:
             torch.cuda.synchronize(device)
         return found
+
+    def _figure(self, name: str, run: Callable[[], Any], share_s: float) -> float:
+        """What is a figure by itself."""
+        seconds = self._seconds(name, run, share_s)
+        self.figures[name] = self._taken[name]
+        return seconds
 
     def _seconds(self, name: str, run: Callable[[], Any], share_s: float) -> float:
         """Median seconds of one call, over as many samples as the share allows; three, if one alone takes no more than the share."""
@@ -187,7 +205,7 @@ class Microbenchmarks:
         least = min(3 if first <= share_s else 1, self.plan.repeats)
         while len(samples) < least or (len(samples) < self.plan.repeats and time.perf_counter() + samples[-1] * inner < deadline):
             samples.append(self._sample(run, inner))
-        self.samples[name] = len(samples)
+        self.samples[name], self._taken[name] = len(samples), samples
         return median(samples)
 
     def _sample(self, run: Callable[[], Any], inner: int) -> float:

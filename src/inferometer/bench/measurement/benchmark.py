@@ -33,7 +33,7 @@ from inferometer.engine.device import resolve_device, resolve_dtype
 from inferometer.errors import UserError
 from inferometer.hardware.catalogue import find_device
 from inferometer.model.description import ModelDescription, describe, with_weights
-from inferometer.model.quantisation import stored_form
+from inferometer.model.quantisation import read_quantisation, resolve_quantize
 from inferometer.nn.load import open_source
 from inferometer.text.load import load_tokenizer
 
@@ -62,15 +62,19 @@ def benchmark(request: BenchRequest, emit: Callable[[Record], None], progress: P
 
 def resolve(request: BenchRequest) -> Opening:
     """Describes the model and settles device and number format. Raises UserError for what no backend could do."""
+    device = resolve_device(request.device)
+    resolve_dtype(request.dtype, device, None)  # a wrong device or type is told before anything is fetched or opened
     dummy = request.weights == "dummy"
     description = describe(request.model, config_only=dummy)
     request.check_model(description.spec)
     if not dummy:
         description = with_weights(description)
-    device = resolve_device(request.device)
     dtype = _dtype(request, description, device)
     # Records and bounds count the bytes that weights have, whoever rounded them.
-    quantize = request.quantize or stored_form(description.config, description.name)
+    quantize, stored = request.quantize, read_quantisation(description.config, description.name)
+    if stored is not None:
+        resolve_quantize(quantize, stored)  # refuses another format than the checkpoint is in
+        quantize = quantize or stored.named
     resolved = replace(request, dtype=str(dtype).removeprefix("torch."), quantize=quantize)
     resolved.check_backends(spec=description.spec, device=device.type)
     return Opening(request=resolved, description=description, device=device, dtype=dtype)
@@ -129,7 +133,6 @@ def _reference(request: BenchRequest, backends: dict[str, Backend | Unopened]) -
 
 def _dtype(request: BenchRequest, description: ModelDescription, device: torch.device) -> torch.dtype:
     """One dtype for all backends: "auto" looks at the checkpoint, which need not be read for that."""
-    resolve_dtype(request.dtype, device, None)  # a wrong --dtype is told before any file is opened
     with closing(open_source(description, weights=request.weights, seed=request.seed)) as source:
         return resolve_dtype(request.dtype, device, source.dtype)
 

@@ -18,7 +18,7 @@ from inferometer.errors import UserError
 from inferometer.estimate.request import resolve_dtype
 from inferometer.model.description import ModelDescription, describe
 from inferometer.model.formats import COMPUTE_DTYPES, DTYPE_ALIASES
-from inferometer.model.quantisation import stored_form
+from inferometer.model.quantisation import stored_format
 from inferometer.model.spec import ModelSpec
 
 _REQUEST: Final = frozenset(field.name for field in fields(BenchRequest))
@@ -73,7 +73,7 @@ def question(cell: Cell, place: Place) -> Question:
     spec = None if described is None else described.spec
     if spec is not None and spec.encoder:
         settings["forward_only"] = True
-    if described is not None and settings.get("quantize") is None and (form := stored_form(described.config, described.name)):
+    if described is not None and settings.get("quantize") is None and (form := stored_format(described.config, described.name)):
         settings["quantize"] = form
     dtype, unmultiplied = _dtype(str(settings.get("dtype", "auto")), place, described)
     request = _request(cell, {**settings, "dtype": dtype, "device": place.torch_name})
@@ -89,6 +89,8 @@ def _request(cell: Cell, settings: Settings) -> BenchRequest:
         raise UserError(f"part {cell.part}: batch_size is missing; give it, or group_size and num_groups")
     backend = str(settings.get("backend", "native"))
     given = {name: value for name, value in settings.items() if name in _REQUEST}
+    if settings.get("forward_only"):
+        given.pop("decode_length", None)  # what a study fixes for all its cases is of those that generate
     if "gpu_memory" in given and not _keeps_limits(backend):
         del given["gpu_memory"]
     if "percent" in given:
@@ -121,7 +123,7 @@ def _case(cell: Cell, request: BenchRequest, settings: Settings, spec: ModelSpec
             device_name=place.name,
             batch_size=request.batch_sizes[0],
             sequence_length=request.sequence_length,
-            decode_length=None if request.forward_only else request.decode_length,
+            decode_length=None if request.forward_only else request.new_tokens,
         )
     except ValueError as error:
         raise UserError(f"part {cell.part}, column {cell.column}: {error}") from None

@@ -47,7 +47,7 @@ async def _measure(request: BenchRequest, emit: Callable[[Record], None], progre
     counts = [(_warmups(request, case), case.requests or 0) for case in cases]
     length, seconds = request.sequence_length, request.request_timeout
     prompts = await served.prompts(codec, request.seed, 1 + max(warm + measured for warm, measured in counts), length)
-    dialect = await served.settle(served.dialect(length), prompts[-1], request.decode_length, seconds)
+    dialect = await served.settle(served.dialect(length), prompts[-1], request.new_tokens, seconds)
     progress.start(sum(warm + measured for warm, measured in counts))
     records = []
     for case, (warm, measured) in zip(cases, counts, strict=True):
@@ -66,7 +66,7 @@ def _cases(request: BenchRequest, served: ServedModel) -> list[Case]:
             device=None,
             batch_size=size,
             sequence_length=request.sequence_length,
-            decode_length=request.decode_length,
+            decode_length=request.new_tokens,
             seed=request.seed,
             request_rate=request.request_rate,
             requests=request.requests or request.runs * (size if request.request_rate is None else _REQUESTS_A_RUN),
@@ -89,7 +89,7 @@ async def _load(
     request: BenchRequest, served: ServedModel, dialect: Dialect, case: Case, prompts: Sequence[Prompt], warm: int, progress: Progress
 ) -> Record:
     started = datetime.now(UTC)
-    bodies = [encoded(dialect, prompt, request.decode_length) for prompt in prompts]
+    bodies = [encoded(dialect, prompt, request.new_tokens) for prompt in prompts]
     client = LoadClient(served.address, dialect, seconds=request.request_timeout)
     if case.request_rate is None:
         watched = await client.closed_loop(bodies, concurrency=case.batch_size, warmups=warm, advance=progress.advance)
@@ -109,7 +109,7 @@ def _record(request: BenchRequest, served: ServedModel, dialect: Dialect, case: 
         figures = serving(
             watched.requests,
             slo=Slo(case.slo_ttft_ms, case.slo_tpot_ms),
-            new_tokens=request.decode_length,
+            new_tokens=request.new_tokens,
             prompt_tokens=request.sequence_length,
             client=watched.client,
             api=served.api,

@@ -20,9 +20,13 @@ _SCALED_PART = ("fixed", "axes", "columns", "exclude")
 
 
 class StudyCheck:
-    """Goes through a document from the top and stops at the first thing that is wrong."""
+    """Goes through a document from the top and stops at the first thing that is wrong.
 
-    def __init__(self, text: str, where: str) -> None:
+    backends: those that may be named, None for any.
+    """
+
+    def __init__(self, text: str, where: str, backends: Sequence[str] | None) -> None:
+        self._backends = backends
         self._text = text
         self._where = where
 
@@ -183,6 +187,8 @@ class StudyCheck:
 
     def _setting(self, name: str, value: Any, path: tuple[str | int, ...]) -> None:
         wrong = problem(name, value)
+        if wrong is None and name == "backend" and self._backends is not None and value not in self._backends:
+            wrong = f"backend {value!r} is unknown{did_you_mean(value, self._backends)}"
         if wrong is not None:
             self._fail(path, wrong)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from inferometer.bench.backends.registry import names
 from inferometer.bench.study.check import StudyCheck
 from inferometer.bench.study.scale import FULL, scaled, several
 from inferometer.bench.study.settings import did_you_mean
@@ -49,8 +50,10 @@ class StudyFile:
         return _study(self.name, self.resolved(scale, overrides))
 
 
-def read_study(text: str, name: str, where: str) -> StudyFile:
+def read_study(text: str, name: str, where: str, *, measured: bool = False) -> StudyFile:
     """Checks a study's text at every scale. It is called `name` unless it says what it is called.
+
+    measured: whether it is there for its records alone, whose backends may be of packages that are not here.
 
     Raises UserError, one line with the key and the line of the file, for what is no TOML or no study.
     """
@@ -60,7 +63,7 @@ def read_study(text: str, name: str, where: str) -> StudyFile:
         raise UserError(f"{where}: not valid TOML: {error}") from None
     except RecursionError:
         raise UserError(f"{where}: not valid TOML: nested too deeply") from None
-    StudyCheck(text, where).document(document)
+    StudyCheck(text, where, None if measured else names()).document(document)
     found = StudyFile(document.get("name", name), where, text)
     for scale in found.scales:
         found.study(scale)

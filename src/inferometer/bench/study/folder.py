@@ -114,7 +114,7 @@ def read_folder(path: Path) -> tuple[StudyFile, list[Record]]:
         text = (path / STUDY).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         raise UserError(f"{path} is no folder of a study's run: it has no {STUDY}; name the folder given as -o") from None
-    return read_study(text, path.resolve().name, str(path / STUDY)), read_records(path / RECORDS)
+    return read_study(text, path.resolve().name, str(path / STUDY), measured=True), read_records(path / RECORDS)
 
 
 def latest(records: Iterable[Record]) -> dict[Key, Record]:
