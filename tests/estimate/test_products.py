@@ -39,13 +39,13 @@ def _layers() -> int:
 @pytest.mark.parametrize(("quantize", "stored"), [("int8", 1.0), ("int4-g64", 0.5625)])
 def test_many_rows_widen_a_weight_as_a_whole(quantize: str, stored: float) -> None:
     """It is read, and written in the activations' type, beside what the step takes with plain weights."""
-    for batch in (48, 128):
+    for batch in (80, 128):
         beside_ms = _step(batch, quantize=quantize) - _step(batch, quantize=None)
         assert beside_ms == pytest.approx(_layers() * (stored + 2) / 4.3e12 * 1e3, rel=0.15)
 
 
 def test_a_breakdown_has_the_widening_as_memory_traffic() -> None:
-    few, many = ([each for each in _decoding(batch, "int8") if each.op.name.endswith("_widened")] for batch in (16, 64))
+    few, many = ([each for each in _decoding(batch, "int8") if each.op.name.endswith("_widened")] for batch in (64, 80))
     assert not few
     assert {each.binds for each in many} == {"memory"}
     assert sum(each.bytes for each in many) >= 3 * _layers()
@@ -62,12 +62,12 @@ def test_a_kernel_that_widens_on_the_way_has_instructions_to_issue() -> None:
 
 @pytest.mark.parametrize("quantize", ["w8a8", "fp8"])
 def test_what_is_multiplied_as_it_lies_is_widened_nowhere(quantize: str) -> None:
-    assert not any(each.op.name.endswith("_widened") for each in _decoding(64, quantize) if each.op.kind == "gemm")
-    assert _step(64, quantize=quantize) < _step(64, quantize=None)
+    assert not any(each.op.name.endswith("_widened") for each in _decoding(80, quantize) if each.op.kind == "gemm")
+    assert _step(80, quantize=quantize) < _step(80, quantize=None)
 
 
 def test_other_stacks_kernels_widen_any_number_of_rows() -> None:
-    assert all(_step(batch, stack="gpt-fast") < _step(batch, stack="gpt-fast", quantize=None) for batch in (1, 32, 64))
+    assert all(_step(batch, stack="gpt-fast") < _step(batch, stack="gpt-fast", quantize=None) for batch in (1, 32, 80))
 
 
 def test_a_row_of_few_keys_takes_longer_than_their_bytes() -> None:

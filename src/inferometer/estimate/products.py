@@ -16,8 +16,9 @@ from inferometer.model.ops import Op
 # at 104.9 tokens/s in bfloat16, at 155.6 with int8 and at 196.8 with int4 weights (its README, 2023).
 _WIDENED_SHARE = 0.78
 # Weights that a multiprocessor widens in a cycle, by the most rows that its kernel multiplies them by: the instructions that this takes.
-# int4 at 16 rows takes an H200 69 us a layer of opt-6.7b (docs/quantize.md), int8 at 32 rows 3.4 ms of bloomz-7b1's steps (results/).
-_WIDENED_A_CYCLE = ((4, math.inf), (16, 13.0), (32, 6.9))
+# int4 at 16 rows takes an H200 69 us a layer of opt-6.7b (docs/quantize.md), int8 at 32 rows 3.4 ms of bloomz-7b1's steps and at 64 rows
+# 1.3 of doc004-1.3b's (results/).
+_WIDENED_A_CYCLE = ((4, math.inf), (16, 13.0), (32, 6.9), (64, 3.5))
 _VECTOR_SHARE = 0.5
 
 
