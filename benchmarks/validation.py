@@ -7,9 +7,9 @@ python benchmarks/validation.py --refit [REGIME ...]    fits the constants of ev
 python benchmarks/validation.py --suggest REGIME ...    prints the constants that all rows of these regimes that may be fitted give, for
                                            stacks.toml: own-time is for the native stack, once the engine was measured anew
 
-Our own rows are read from benchmarks/results/*.jsonl, of GPUs that the catalogue has, and the decode steps of benchmarks/kernels.py from
-benchmarks/measurements; those of an engine that has changed since are shown and not counted. A calibration beside a file of records, as
-NAME.calibration.json (one device's object of the file in the cache's calibration folder), goes with its rows.
+Our own rows are read from benchmarks/results/*.jsonl and the studies under results/, of GPUs that the catalogue has, and the decode steps
+of benchmarks/kernels.py from benchmarks/measurements; those of an engine that has changed since are shown and not counted. A calibration
+beside a file of records, as NAME.calibration.json (one device's object of the file in the cache's calibration folder), goes with its rows.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from inferometer.report.estimates.validation import document
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+STUDIES = ROOT / "results"
 KERNELS = tuple(ROOT / "benchmarks" / "measurements" / f"{name}.jsonl" for name in ("kernels-h200", "kernels-table-h200"))
 MEASURED = Path(str(files("inferometer.estimate.measured")))
 PAGE = ROOT / "benchmarks" / "VALIDATION.md"
@@ -53,10 +54,19 @@ FIRST_KERNELS = "2026-11-28"
 HOSTS = (("gpt3-125m", 4),)
 """Models and batches whose step there is the host's, which no estimate of a GPU says."""
 GPUS = ("h100-sxm", "h200")
+CALIBRATED = {"h200": "own-h200"}
+"""Of cards that studies ran on, a calibration: studies keep none."""
 HEAD = """\
 # This product's own runs, the median of each case's. Rows change with the engine, so they inform and gate nothing; rows of an engine
 # that has changed much since are shown and not counted. Written by `python benchmarks/validation.py` from benchmarks/results.
 source = "benchmarks/results"
+"""
+
+
+STUDIES_HEAD = """\
+# What this product's own studies measured, the median of each case's. They inform and gate nothing, and tell how far the native stack's
+# estimates are off. Written by `python benchmarks/validation.py` from results/.
+source = "results"
 """
 
 
@@ -75,6 +85,30 @@ def own_rows(folder: Path) -> str:
     for head, columns in chain.from_iterable(map(kernel_rows, KERNELS)):
         tables.setdefault(head, []).append(f"    {json.dumps(columns)},\n")
     return "\n".join([HEAD, *(f"{head}rows = [\n{''.join(rows)}]\n" for head, rows in tables.items())])
+
+
+def study_rows(folder: Path) -> str:
+    """rows/studies.toml: times that the studies measured of the native backend, of cards with a calibration."""
+    tables: dict[str, dict[str, str]] = {}
+    for file in sorted(folder.glob("*/records.jsonl")):
+        for record in read_records(file):
+            if record.status != "ok" or record.backend != "native" or record.device not in CALIBRATED or record.admission is not None:
+                continue
+            for regime, mode, figure in figures(record):
+                if load_regimes()[regime].quantity == "time_ms":
+                    head, row_id, columns = study_row(file.parent.name, record, mode, figure)
+                    tables.setdefault(head, {})[row_id] = f"    {json.dumps(columns)},\n"
+    return "\n".join([STUDIES_HEAD, *(f"{head}rows = [\n{''.join(rows.values())}]\n" for head, rows in tables.items())])
+
+
+def study_row(study: str, record: Record, mode: str, figure: float) -> tuple[str, str, tuple[Any, ...]]:
+    """(a table's head, what tells rows apart, a row)."""
+    settings = [study, *([record.quantize] if record.quantize else []), *([f"tp{record.gpus}"] if record.gpus > 1 else [])]
+    new = record.steps if mode == "decode" else 0
+    columns = (record.case_id, record.model, record.dtype, mode, record.batch_size, record.sequence_length, new or 0, figure)
+    regime = "own-studies-decode" if mode == "decode" else "own-studies-prompts"
+    stem = "-".join(settings)
+    return heading(stem, record, regime, counted=True, calibration=CALIBRATED[str(record.device)]), f"{stem} {columns[1:-1]}", columns
 
 
 def kernel_rows(file: Path) -> Iterator[tuple[str, tuple[Any, ...]]]:
@@ -103,8 +137,8 @@ def figures(record: Record) -> Iterator[tuple[str, str, float]]:
         yield memory, "forward" if record.forward_only else "generate", round(record.peak_memory_bytes.allocated / GIB, 5)
 
 
-def heading(stem: str, record: Record, regime: str, *, counted: bool) -> str:
-    """A table's own values: what all its rows share."""
+def heading(stem: str, record: Record, regime: str, *, counted: bool, calibration: str | None = None) -> str:
+    """A table's own values: what all its rows share. calibration: the file's own if that is None."""
     fields: dict[str, Any] = {
         "regime": regime,
         "id": stem + "-{model}-{dtype}-b{batch}-{prompt_tokens}+{new_tokens}-{mode}",
@@ -120,8 +154,8 @@ def heading(stem: str, record: Record, regime: str, *, counted: bool) -> str:
         fields |= {"gpus": record.gpus, "parallel": "tensor", "link": record.link or "nvlink"}
     if record.loss:
         fields["loss"] = True
-    if (RESULTS / f"{stem}.calibration.json").is_file():
-        fields["calibration"] = stem
+    if calibration is not None or (RESULTS / f"{stem}.calibration.json").is_file():
+        fields["calibration"] = calibration or stem
     if not counted:
         fields["counted"] = False
     return table_head(fields)
@@ -180,7 +214,8 @@ def main() -> int:
     if chosen.suggest:
         suggest(chosen.suggest)
         return 0
-    stale = _settle({MEASURED / "rows" / "own.toml": own_rows(RESULTS), **_calibrations()}, check=chosen.check)
+    rows = {"own": own_rows(RESULTS), "studies": study_rows(STUDIES)}
+    stale = _settle({**{MEASURED / "rows" / f"{name}.toml": text for name, text in rows.items()}, **_calibrations()}, check=chosen.check)
     if not chosen.check:
         _forget()
     if chosen.refit is not None:

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from inferometer.estimate.bound import Bound
 from inferometer.estimate.cost import Cost, OpTime
 from inferometer.estimate.fit import Fit
-from inferometer.estimate.interval import MEMORY_FACTORS, Factors, energy_factors, time_factors
+from inferometer.estimate.interval import MEMORY_FACTORS, Factors, energy_factors, time_factors, together
 from inferometer.estimate.limits import Limits
 from inferometer.estimate.memory import Memory
 from inferometer.estimate.request import Request
@@ -74,14 +74,14 @@ class Estimate:
         return self._time("decode_token_ms")
 
     @property
-    def times(self) -> Factors:
-        """What measured over predicted times are expected to lie between. The rows that tell are read when this is first asked for."""
-        return time_factors(self.request, self.limits.basis)
+    def times(self) -> Mapping[Phase, Factors]:
+        """What measured over predicted times of each phase are expected to lie between, from rows that are read when this is asked for."""
+        return {phase: time_factors(self.request, self.limits.basis, decodes=phase == "decode_token_ms") for phase in self.phases}
 
     @property
     def energies(self) -> Factors:
         """The same for joules."""
-        return energy_factors(self.request, self.limits.basis)
+        return energy_factors(self.request, self.limits.basis, decodes="decode_token_ms" in self.phases)
 
     @property
     def total_ms(self) -> float | None:
@@ -163,7 +163,8 @@ class Estimate:
     @property
     def basis(self) -> str:
         """Where the limits are from, what stands between them and the times, and what the interval is from."""
-        return f"{self.limits.basis} limits, shapes of the ops, {self.request.stack.name}'s constants; interval: {self.times.source}"
+        source = self._of_all.source
+        return f"{self.limits.basis} limits, shapes of the ops, {self.request.stack.name}'s constants; interval: {source}"
 
     @property
     def bound(self) -> dict[str, Any]:
@@ -175,13 +176,14 @@ class Estimate:
     @property
     def interval(self) -> dict[str, tuple[float, float]]:
         """(low, high) by the figure's name. No time is expected below its bound."""
-        low, high = self.times.low, self.times.high
-        times: dict[str, tuple[float, float]] = {name: (each.cost.ms, each.bound.ms) for name, each in self.phases.items()}
+        factors = self.times
+        found: dict[str, tuple[float, float]] = {
+            name: factors[name].around(each.cost.ms, each.bound.ms) for name, each in self.phases.items()
+        }
         if self.total_ms is not None and self.least is not None:
-            times["total_ms"] = self.total_ms, self.least.ms
+            found["total_ms"] = self._of_all.around(self.total_ms, self.least.ms)
         if self.mixed is not None:
-            times[MIXED] = self.mixed.cost.ms, self.mixed.bound.ms
-        found = {name: (max(low * ms, min(least, ms)), high * ms) for name, (ms, least) in times.items()}
+            found[MIXED] = self._of_all.around(self.mixed.cost.ms, self.mixed.bound.ms)
         found["peak_memory_bytes"] = (MEMORY_FACTORS[0] * self.peak_memory_bytes, MEMORY_FACTORS[1] * self.peak_memory_bytes)
         if self.j_per_token is not None:
             found["j_per_token"] = (self.energies.low * self.j_per_token, self.energies.high * self.j_per_token)
@@ -280,6 +282,12 @@ class Estimate:
             "largest_context": self.largest_context,
             "verify": self.verify,
         }
+
+    @property
+    def _of_all(self) -> Factors:
+        """Of the run as a whole."""
+        steps = {"decode_token_ms": self.request.workload.generated - 1}
+        return together([(steps.get(phase, 1) * each.cost.ms, self.times[phase]) for phase, each in self.phases.items()])
 
     def _time(self, phase: Phase) -> float | None:
         return self.phases[phase].cost.ms if phase in self.phases else None

@@ -16,7 +16,7 @@ from inferometer.model.formats import Formats, kv_bytes_per_token, weight_format
 from inferometer.model.ops import Op
 from inferometer.model.presets import preset
 from inferometer.model.spec import ModelSpec
-from inferometer.model.step import Step, decode_equal, forward, prefill
+from inferometer.model.step import Step, decode_equal, encode, forward, prefill
 from inferometer.model.work import work
 
 GIB = 1 << 30
@@ -68,7 +68,8 @@ def scale(measured: Sequence[float], predicted: Sequence[float]) -> float:
 def _steps(row: MeasuredRow) -> Iterable[tuple[int, Step]]:
     """How often each step runs. The steps of a growing context count as its middle one: costs grow evenly."""
     if row.mode == "forward":
-        return [(1, forward(row.batch, row.prompt_tokens, loss=row.loss))]
+        spec, texts = _spec(row), (row.batch, row.prompt_tokens)
+        return [(1, encode(*texts, pooled=spec.pooler) if spec.encoder else forward(*texts, loss=row.loss))]
     if row.mode == "prefill":
         return [(1, prefill(row.batch, row.prompt_tokens))]
     if row.mode == "decode":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -22,8 +22,10 @@ _TIMES = {
     "flexgen": "000-latency",
     "fastertransformer": "fastertransformer",
     "vllm": "mlenergy-itl",
-    "native": "own-time",
+    "native": "own-studies-prompts",
 }
+_DECODE = {"native": "own-studies-decode"}
+"""Of decode steps, where they have a regime of their own."""
 _ENERGY = "mlenergy"
 # Factors where no regime tells: on measured limits what is left is the stack's overhead; a datasheet adds what the shapes of its products
 # do; an assumed processor may be another.
@@ -45,12 +47,30 @@ class Factors:
     high: float
     source: str
 
+    def around(self, predicted: float, least: float) -> tuple[float, float]:
+        """Between which values a measurement is expected; none below `least`."""
+        return max(self.low * predicted, min(least, predicted)), self.high * predicted
 
-def time_factors(request: Request, basis: LimitsBasis) -> Factors:
-    """For times of this request."""
-    regime = (
-        "001-runtime-8gpu" if request.layout.parallel == "mlp-tensor" and request.layout.devices > 1 else _TIMES.get(request.stack.name)
+
+def together(parts: Sequence[tuple[float, Factors]]) -> Factors:
+    """Of a sum of predictions with factors of their own, all of which may be off alike. Raises ValueError for no parts."""
+    whole = sum(predicted for predicted, _ in parts)
+    if not whole:
+        raise ValueError("a sum has parts")
+    low, high = (
+        sum(predicted * factor for predicted, factor in ends) / whole
+        for ends in ([(predicted, each.low) for predicted, each in parts], [(predicted, each.high) for predicted, each in parts])
     )
+    return Factors(low, high, " and ".join(dict.fromkeys(each.source for _, each in parts)))
+
+
+def time_factors(request: Request, basis: LimitsBasis, *, decodes: bool) -> Factors:
+    """For times of this request, of its decode steps or of what comes before."""
+    regime = _TIMES.get(request.stack.name)
+    if decodes:
+        regime = _DECODE.get(request.stack.name, regime)
+    if request.layout.parallel == "mlp-tensor" and request.layout.devices > 1:
+        regime = "001-runtime-8gpu"
     found = _held_out(regime, request.device.slug) if regime is not None and basis != "assumed" else None
     if found is not None:
         return found
@@ -58,13 +78,13 @@ def time_factors(request: Request, basis: LimitsBasis) -> Factors:
     return Factors(low, high, f"judged, no held-out rows of {request.stack.name} telling")
 
 
-def energy_factors(request: Request, basis: LimitsBasis) -> Factors:
+def energy_factors(request: Request, basis: LimitsBasis, *, decodes: bool) -> Factors:
     """For joules of this request: the times' factors, and those of power where no energy was measured with the stack."""
     if request.stack.name == "vllm":
         found = _held_out(_ENERGY, request.device.slug)
         if found is not None:
             return found
-    times = time_factors(request, basis)
+    times = time_factors(request, basis, decodes=decodes)
     return Factors(times.low * _POWER_FACTORS[0], times.high * _POWER_FACTORS[1], f"{times.source}; power judged")
 
 

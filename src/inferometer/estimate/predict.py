@@ -22,7 +22,7 @@ from inferometer.estimate.workload import Workload
 from inferometer.hardware.calibration import Calibration
 from inferometer.hardware.catalogue import find_device
 from inferometer.hardware.links import link_between
-from inferometer.model.formats import Formats, weight_format
+from inferometer.model.formats import Formats
 from inferometer.model.presets import preset
 from inferometer.model.spec import ModelSpec
 from inferometer.model.step import Step, decode_equal
@@ -56,7 +56,7 @@ def deployment_of(row: MeasuredRow, constants: Mapping[str, float]) -> Deploymen
         device=device,
         stack=stack,
         layout=Layout(devices=row.gpus, parallel="tensor" if row.parallel == "none" else row.parallel),
-        formats=Formats(dtype=row.dtype, weights=None if row.quantize is None else weight_format(row.quantize, row.dtype)),
+        formats=Formats(dtype=row.dtype, weights=None if row.quantize is None else stack.weights(row.quantize, row.dtype)),
         limits=limits(device, _calibration(row.calibration), link),
         power=drawn,
         sorts=row.regime.startswith(_SORTS),

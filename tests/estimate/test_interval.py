@@ -1,0 +1,56 @@
+"""Between which values a measurement is expected: of each phase by rows of its own, of a sum by both."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inferometer.estimate import estimate
+from inferometer.estimate.answer import Phase
+from inferometer.estimate.deviation import load_deviations
+from inferometer.estimate.interval import Factors, together
+
+shares = st.floats(0.1, 0.99)
+sizes = st.floats(1e-3, 1e6)
+
+
+@given(st.lists(st.tuples(sizes, shares, shares), min_size=1, max_size=4))
+def test_of_a_sum_the_ends_are_the_sums_of_the_ends(parts: list[tuple[float, float, float]]) -> None:
+    both = together([(predicted, Factors(low, 1 / high, "rows")) for predicted, low, high in parts])
+    whole = sum(predicted for predicted, *_ in parts)
+    assert both.around(whole, 0.0) == pytest.approx(
+        (sum(predicted * low for predicted, low, _ in parts), sum(predicted / high for predicted, _, high in parts))
+    )
+
+
+def test_sources_are_named_once() -> None:
+    assert together([(1.0, Factors(1, 1, "a")), (2.0, Factors(1, 1, "b")), (3.0, Factors(1, 1, "a"))]).source == "a and b"
+    with pytest.raises(ValueError, match="parts"):
+        together([])
+
+
+def test_nothing_is_expected_below_its_bound() -> None:
+    factors = Factors(0.5, 2.0, "rows")
+    assert factors.around(10.0, 4.0) == (5.0, 20.0)
+    assert factors.around(10.0, 8.0) == (8.0, 20.0)
+    assert factors.around(10.0, 12.0) == (10.0, 20.0)  # a prediction that is below its bound stays between its ends
+
+
+def test_decode_steps_of_the_engine_have_rows_of_their_own() -> None:
+    found = estimate("opt-1.3b", "h200", batch_size=4, sequence_length=512, decode_length=32, calibration=None)
+    known = load_deviations()
+    phases: dict[Phase, str] = {"prefill_ms": "own-studies-prompts", "decode_token_ms": "own-studies-decode"}
+    for phase, regime in phases.items():
+        factors = found.times[phase]
+        assert factors.source.endswith(f"of regime {regime}")
+        assert factors.high == pytest.approx(max(known[regime].high, 1 + known[regime].mean))
+        assert f"{known[regime].rows} held-out rows of regime {regime}" in found.basis
+    assert found.total_ms is not None
+    of_all = found.interval["total_ms"][1] / found.total_ms
+    assert found.times["decode_token_ms"].high < of_all < found.times["prefill_ms"].high
+
+
+def test_a_stack_without_such_rows_has_one_interval() -> None:
+    found = estimate("opt-1.3b", "a100-sxm-80gb", batch_size=4, sequence_length=512, decode_length=32, stack="hf-eager", calibration=None)
+    assert found.times["prefill_ms"] == found.times["decode_token_ms"]
