@@ -127,13 +127,21 @@ def test_a_step_of_the_native_stack_has_as_many_kernels_as_the_engine_launches()
 
 
 def test_kernels_of_one_row_take_less_besides() -> None:
-    stack = find_stack("native")
+    stack = find_stack("native").with_constants({"scheduled_s": 0.0})  # as far as the device alone takes longer
     rows = (1, 2)
     ours, apart = (_deployed("opt-1.3b", each) for each in (stack, stack.with_constants({"lone_share": 1.0})))
     saved = [apart.cost(decode([512] * count)).ms - ours.cost(decode([512] * count)).ms for count in rows]
     launches = sum(_launches(ours, decode([512])).values())
     assert saved == pytest.approx([launches * (1 - stack.lone_share) * stack.kernel_s * 1e3, 0.0])
     assert find_stack("vllm").lone_share == 1.0
+
+
+def test_the_host_binds_recorded_steps_of_the_smallest_models_alone() -> None:
+    stack = find_stack("native")
+    for model, share in (("gpt2-4x1024", 1.0), ("opt-6.7b", 0.0)):
+        ours, unhosted = (_deployed(model, each) for each in (stack, stack.with_constants({"scheduled_s": 0.0})))
+        found, device = (each.cost(decode([512])).ms for each in (ours, unhosted))
+        assert found - device == pytest.approx(share * (stack.scheduled_s * 1e3 - device), abs=0.02)
 
 
 def test_an_eager_host_binds_small_batches_and_not_large_ones() -> None:

@@ -231,7 +231,7 @@ def _kinds(found: Estimate) -> list[str]:
     rows += [
         (kind, *(_ms(part[kind]) for _, each in phases for part in (each.cost.kinds, each.bound.kinds))) for kind in phases[0][1].cost.kinds
     ]
-    rows.append(("host's launches", *(cell for _, each in phases for cell in (_ms(each.cost.host_ms), ""))))
+    rows.append(("the host, beside", *(cell for _, each in phases for cell in (_ms(each.cost.host_ms), ""))))
     if any(each.cost.stream_ms for _, each in phases):
         rows.append(("host link, beside", *(_ms(part) for _, each in phases for part in (each.cost.stream_ms, each.bound.stream_ms))))
     return _table(rows)

@@ -87,7 +87,9 @@ class Host:
         return step.cached and few and 0 < sum(share.count for share in prompts) <= self.stack.recorded_prompts
 
     def _beside_s(self, launches: int, step: Step) -> float:
-        if (self.stack.recorded and decodes(step)) or self.stack.recorded_prefill or self._records_texts(step):
+        if self.stack.recorded and decodes(step):
+            return self.stack.scheduled_s
+        if self.stack.recorded_prefill or self._records_texts(step):
             return 0.0
         if self._records(step):
             return self.stack.replayed_s

@@ -34,6 +34,7 @@ class Stack:
     - kernel_s: what a kernel takes on the device besides, start and end included. lone_share: of that, what is left in a step of one token,
       whose kernels may hold the first of what they read before the one ahead has ended.
     - launch_s, layer_s, step_s: what the host spends on a launch, on a layer besides, on a step besides (scheduling, reading tokens).
+    - scheduled_s: on a recorded decode step, while the device runs the one before.
     - sequence_s, prompt_token_s: on each sequence of a step, and on each prompt token (its log-probability and text on the host).
     - replayed_s: around a recorded step with prompts: its rows of the block table, its inputs, its start, reading its tokens.
     - text_s, text_token_s: around a recorded pass over whole texts without a cache, of no more FLOPs of a layer's products than
@@ -62,7 +63,8 @@ class Stack:
     - fused_attention, fused_alibi: attention (with ALiBi) is one kernel, which keeps scores on chip; else they go through memory,
       score_bytes for each. fused_decode: steps of single tokens have a fused kernel though prompts have none. fused_head_sizes: the only
       head sizes of the fused kernels; empty for all. skips_masked: kernels skip what the causal mask hides.
-    - recorded: decode steps are recorded graphs, scheduled while the one before runs: the host adds step_s and nothing else.
+    - recorded: decode steps are recorded graphs, scheduled while the one before runs: the host adds step_s, and where
+      that takes longer than the device, scheduled_s decides.
       recorded_prefill: prompts too; recorded_prompts, recorded_tokens: or steps of so many prompts with so many tokens at most, or with no
       more FLOPs of a layer's products than recorded_layer_flops. synchronous: the host waits for the device in every layer, so that their
       times add up. counts_host: whether the stack's published times include waiting for the host.
@@ -97,6 +99,7 @@ class Stack:
     launch_s: float
     layer_s: float
     step_s: float
+    scheduled_s: float
     sequence_s: float
     prompt_token_s: float
     replayed_s: float

@@ -125,7 +125,7 @@ def test_a_predicted_time_that_launches_decide_says_so() -> None:
     (one, four), (note,) = cells(table, "| batch_size"), [line for line in table.splitlines() if "sets the pace" in line]
     assert one[1].endswith(") [1]")
     assert "[" not in four[2]
-    assert re.fullmatch(r"- \[1\] the host sets the pace: \d\S* ms of launches a step, for 0\.\d+ ms of work \(old, batch_size 1\)\.", note)
+    assert re.fullmatch(r"- \[1\] the host sets the pace: \d\S* ms of its own a step, for 0\.\d+ ms of work \(old, batch_size 1\)\.", note)
 
 
 def test_a_table_says_which_session_measured_which_column_and_when() -> None:

@@ -132,7 +132,7 @@ class Entries:
         if expected is None or not expected.is_the_hosts:
             return None
         step = "forward" if record.forward_only else "step"
-        return f"the host sets the pace: {expected.host_ms:.3g} ms of launches a {step}, for {expected.device_ms:.3g} ms of work"
+        return f"the host sets the pace: {expected.host_ms:.3g} ms of its own a {step}, for {expected.device_ms:.3g} ms of work"
 
     def _other_basis(self, bounded: Record | None) -> str | None:
         """What limits a bound is of, where the table has bounds of others as well: those of a run that was not calibrated are higher."""
