@@ -23,14 +23,17 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from inferometer.bench.prediction.priced import estimator_arguments
 from inferometer.bench.records.journal import read_records
 from inferometer.bench.records.record import Record
 from inferometer.estimate.crossfit import FITS, fit, fits_toml, group, load_fits, parts
 from inferometer.estimate.deviation import ERRORS, deviations_toml
+from inferometer.estimate.estimate import estimate
 from inferometer.estimate.explanation import explain
-from inferometer.estimate.measured.load import load_regimes, load_rows
+from inferometer.estimate.measured.load import load_calibration, load_regimes, load_rows
 from inferometer.estimate.operations import series
 from inferometer.estimate.validation import validate
+from inferometer.model.presets import preset
 from inferometer.report.estimates.validation import document
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -106,9 +109,18 @@ def study_row(study: str, record: Record, mode: str, figure: float) -> tuple[str
     settings = [study, *([record.quantize] if record.quantize else []), *([f"tp{record.gpus}"] if record.gpus > 1 else [])]
     new = record.steps if mode == "decode" else 0
     columns = (record.case_id, record.model, record.dtype, mode, record.batch_size, record.sequence_length, new or 0, figure)
-    regime = "own-studies-decode" if mode == "decode" else "own-studies-prompts"
+    regime = "own-studies-decode" if mode == "decode" else "own-studies-hosted" if hosted(record) else "own-studies-prompts"
     stem = "-".join(settings)
     return heading(stem, record, regime, counted=True, calibration=CALIBRATED[str(record.device)]), f"{stem} {columns[1:-1]}", columns
+
+
+def hosted(record: Record) -> bool:
+    """Whether the host is expected to have a say in its prompts or forward."""
+    known = preset(record.model)
+    assert known is not None, "studies run presets"
+    arguments = estimator_arguments(record, "native") | ({} if record.link is None else {"link": record.link})
+    found = estimate(known.spec(), str(record.device), calibration=load_calibration(CALIBRATED[str(record.device)]), **arguments)
+    return next(each.cost.hosted for phase, each in found.phases.items() if phase != "decode_token_ms")
 
 
 def kernel_rows(file: Path) -> Iterator[tuple[str, tuple[Any, ...]]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal
 
 from inferometer.estimate.bound import Bound
@@ -76,12 +77,13 @@ class Estimate:
     @property
     def times(self) -> Mapping[Phase, Factors]:
         """What measured over predicted times of each phase are expected to lie between, from rows that are read when this is asked for."""
-        return {phase: time_factors(self.request, self.limits.basis, decodes=phase == "decode_token_ms") for phase in self.phases}
+        factors = partial(time_factors, self.request, self.limits.basis)
+        return {phase: factors(decodes=phase == "decode_token_ms", hosted=each.cost.hosted) for phase, each in self.phases.items()}
 
     @property
     def energies(self) -> Factors:
         """The same for joules."""
-        return energy_factors(self.request, self.limits.basis, decodes="decode_token_ms" in self.phases)
+        return energy_factors(self.request, self.limits.basis, self._of_all)
 
     @property
     def total_ms(self) -> float | None:

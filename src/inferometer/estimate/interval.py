@@ -25,7 +25,8 @@ _TIMES = {
     "native": "own-studies-prompts",
 }
 _DECODE = {"native": "own-studies-decode"}
-"""Of decode steps, where they have a regime of their own."""
+_HOSTED = {"native": "own-studies-hosted"}
+"""Of decode steps, and of others in which the host has a say, where they have a regime of their own."""
 _ENERGY = "mlenergy"
 # Factors where no regime tells: on measured limits what is left is the stack's overhead; a datasheet adds what the shapes of its products
 # do; an assumed processor may be another.
@@ -64,11 +65,11 @@ def together(parts: Sequence[tuple[float, Factors]]) -> Factors:
     return Factors(low, high, " and ".join(dict.fromkeys(each.source for _, each in parts)))
 
 
-def time_factors(request: Request, basis: LimitsBasis, *, decodes: bool) -> Factors:
-    """For times of this request, of its decode steps or of what comes before."""
+def time_factors(request: Request, basis: LimitsBasis, *, decodes: bool, hosted: bool) -> Factors:
+    """For times of this request, of its decode steps or of what comes before. hosted: see `Cost.hosted`."""
     regime = _TIMES.get(request.stack.name)
-    if decodes:
-        regime = _DECODE.get(request.stack.name, regime)
+    if decodes or hosted:
+        regime = (_DECODE if decodes else _HOSTED).get(request.stack.name, regime)
     if request.layout.parallel == "mlp-tensor" and request.layout.devices > 1:
         regime = "001-runtime-8gpu"
     found = _held_out(regime, request.device.slug) if regime is not None and basis != "assumed" else None
@@ -78,13 +79,12 @@ def time_factors(request: Request, basis: LimitsBasis, *, decodes: bool) -> Fact
     return Factors(low, high, f"judged, no held-out rows of {request.stack.name} telling")
 
 
-def energy_factors(request: Request, basis: LimitsBasis, *, decodes: bool) -> Factors:
+def energy_factors(request: Request, basis: LimitsBasis, times: Factors) -> Factors:
     """For joules of this request: the times' factors, and those of power where no energy was measured with the stack."""
     if request.stack.name == "vllm":
         found = _held_out(_ENERGY, request.device.slug)
         if found is not None:
             return found
-    times = time_factors(request, basis, decodes=decodes)
     return Factors(times.low * _POWER_FACTORS[0], times.high * _POWER_FACTORS[1], f"{times.source}; power judged")
 
 
