@@ -51,6 +51,7 @@ class EngineClient(asyncio.Protocol):
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.broken = False
         self.gone = False
+        self._ended: Callable[[], ApiError] | None = None
         self.observer = Observer()
         self._reader = FrameReader()
         self._generations: dict[int, Generation] = {}
@@ -92,6 +93,8 @@ class EngineClient(asyncio.Protocol):
         self._send(Add(tuple(each.request for each in many)))
         if self.gone:
             self.fail_all(failed)
+        elif self._ended is not None:
+            self.fail_all(self._ended)
 
     def drop(self, generation: Generation) -> None:
         """Forgets a request; the engine drops it, unless it knows that it has ended."""
@@ -102,6 +105,8 @@ class EngineClient(asyncio.Protocol):
         """The vectors of some texts. Raises ApiError. Where nobody waits for them any longer, the engine drops them if it can."""
         if self.gone:
             raise failed()
+        if self._ended is not None:
+            raise self._ended()
         if not self._pending:
             self._progress = time.monotonic()
         answer: asyncio.Future[Embedded] = asyncio.get_running_loop().create_future()
@@ -129,6 +134,11 @@ class EngineClient(asyncio.Protocol):
             self.lost.set_result(reason)
         self.gone = True
         self.fail_all(failed)
+
+    def end_all(self, reason: Callable[[], ApiError]) -> None:
+        """Ends everything that is open, and whatever is still on its way here."""
+        self._ended = reason
+        self.fail_all(reason)
 
     def fail_all(self, reason: Callable[[], ApiError]) -> None:
         """Ends everything that is open."""

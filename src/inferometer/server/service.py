@@ -193,8 +193,8 @@ class Service:
             await self._probe()
 
     def cut_off(self) -> None:
-        """Ends every open request with an answer that says so."""
-        self.client.fail_all(cut_off)
+        """Ends every open request with an answer that says so, those too that have not reached the engine yet."""
+        self.client.end_all(cut_off)
 
     def close(self) -> None:
         """Ends the threads."""
