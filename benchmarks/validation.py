@@ -23,17 +23,15 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from inferometer.bench.prediction.priced import estimator_arguments
+from inferometer.bench.prediction.hindsight import estimate_of
 from inferometer.bench.records.journal import read_records
 from inferometer.bench.records.record import Record
 from inferometer.estimate.crossfit import FITS, fit, fits_toml, group, load_fits, parts
 from inferometer.estimate.deviation import ERRORS, deviations_toml
-from inferometer.estimate.estimate import estimate
 from inferometer.estimate.explanation import explain
 from inferometer.estimate.measured.load import load_calibration, load_regimes, load_rows
 from inferometer.estimate.operations import series
 from inferometer.estimate.validation import validate
-from inferometer.model.presets import preset
 from inferometer.report.estimates.validation import document
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -55,7 +53,7 @@ KERNEL_STEPS = 40
 FIRST_KERNELS = "2026-11-28"
 """Of records that do not say when."""
 HOSTS = (("gpt3-125m", 4),)
-"""Models and batches whose step there is the host's, which no estimate of a GPU says."""
+"""Models and batches whose step there is the host's, one that was twice as slow as others are."""
 GPUS = ("h100-sxm", "h200")
 CALIBRATED = {"h200": "own-h200"}
 """Of cards that studies ran on, a calibration: studies keep none."""
@@ -64,8 +62,6 @@ HEAD = """\
 # that has changed much since are shown and not counted. Written by `python benchmarks/validation.py` from benchmarks/results.
 source = "benchmarks/results"
 """
-
-
 STUDIES_HEAD = """\
 # What this product's own studies measured, the median of each case's. They inform and gate nothing, and tell how far the native stack's
 # estimates are off. Written by `python benchmarks/validation.py` from results/.
@@ -109,18 +105,15 @@ def study_row(study: str, record: Record, mode: str, figure: float) -> tuple[str
     settings = [study, *([record.quantize] if record.quantize else []), *([f"tp{record.gpus}"] if record.gpus > 1 else [])]
     new = record.steps if mode == "decode" else 0
     columns = (record.case_id, record.model, record.dtype, mode, record.batch_size, record.sequence_length, new or 0, figure)
-    regime = "own-studies-decode" if mode == "decode" else "own-studies-hosted" if hosted(record) else "own-studies-prompts"
+    regime = "own-studies-decode" if mode == "decode" else "own-studies-exposed" if exposed(record) else "own-studies-prompts"
     stem = "-".join(settings)
     return heading(stem, record, regime, counted=True, calibration=CALIBRATED[str(record.device)]), f"{stem} {columns[1:-1]}", columns
 
 
-def hosted(record: Record) -> bool:
+def exposed(record: Record) -> bool:
     """Whether the host is expected to have a say in its prompts or forward."""
-    known = preset(record.model)
-    assert known is not None, "studies run presets"
-    arguments = estimator_arguments(record, "native") | ({} if record.link is None else {"link": record.link})
-    found = estimate(known.spec(), str(record.device), calibration=load_calibration(CALIBRATED[str(record.device)]), **arguments)
-    return next(each.cost.hosted for phase, each in found.phases.items() if phase != "decode_token_ms")
+    found = estimate_of(record, load_calibration(CALIBRATED[str(record.device)]))
+    return next(each.cost.exposed for phase, each in found.phases.items() if phase != "decode_token_ms")
 
 
 def kernel_rows(file: Path) -> Iterator[tuple[str, tuple[Any, ...]]]:

@@ -54,7 +54,7 @@ class Cost:
     """Expected milliseconds of a step, and what one device draws in it.
 
     kinds: time on the device by kind of op. compute_ms, memory_ms: how the device's time divides by what limits it.
-    host_ms: what the host needs to launch it all. ms: the step, which lasts as long as the slower of device and host.
+    host_ms: what the host does for it. ms: the step, which lasts as long as the slower of device and host.
     watts: the mean, None for a device without a stated limit. others_watts: of the devices that wait while this one works, where they
     take turns; None where all work. clock: the share of the boost clock that the power limit leaves. stream_ms: what the host link needs
     for what is offloaded, beside all of it.
@@ -72,8 +72,8 @@ class Cost:
     stream_ms: float = 0.0
 
     @property
-    def hosted(self) -> bool:
-        """Whether how fast the host is has a say: it takes half as long as the device or longer, or the step is short."""
+    def exposed(self) -> bool:
+        """Whether the host, or what comes between, has a say: the host takes half as long as the device or longer, or the step is short."""
         return self.host_ms > sum(self.kinds.values()) / 2 or self.ms < _SHORT_MS
 
     def joules(self, devices: int) -> float | None:

@@ -9,7 +9,7 @@ from functools import cache
 from inferometer.errors import UserError
 from inferometer.estimate.deviation import load_deviations
 from inferometer.estimate.limits import LimitsBasis
-from inferometer.estimate.measured import load_rows
+from inferometer.estimate.measured import load_regimes, load_rows
 from inferometer.estimate.request import Request
 
 # Which regime's held-out rows tell how far a stack's times are off; the others have none of their own.
@@ -25,8 +25,8 @@ _TIMES = {
     "native": "own-studies-prompts",
 }
 _DECODE = {"native": "own-studies-decode"}
-_HOSTED = {"native": "own-studies-hosted"}
-"""Of decode steps, and of others in which the host has a say, where they have a regime of their own."""
+_EXPOSED = {"native": "own-studies-exposed"}
+"""Of decode steps, and of others in which the host has a say (`Cost.exposed`), where they have a regime of their own."""
 _ENERGY = "mlenergy"
 # Factors where no regime tells: on measured limits what is left is the stack's overhead; a datasheet adds what the shapes of its products
 # do; an assumed processor may be another.
@@ -65,11 +65,11 @@ def together(parts: Sequence[tuple[float, Factors]]) -> Factors:
     return Factors(low, high, " and ".join(dict.fromkeys(each.source for _, each in parts)))
 
 
-def time_factors(request: Request, basis: LimitsBasis, *, decodes: bool, hosted: bool) -> Factors:
-    """For times of this request, of its decode steps or of what comes before. hosted: see `Cost.hosted`."""
+def time_factors(request: Request, basis: LimitsBasis, *, decodes: bool, exposed: bool) -> Factors:
+    """For times of this request, of its decode steps or of what comes before. exposed: see `Cost.exposed`."""
     regime = _TIMES.get(request.stack.name)
-    if decodes or hosted:
-        regime = (_DECODE if decodes else _HOSTED).get(request.stack.name, regime)
+    if decodes or exposed:
+        regime = (_DECODE if decodes else _EXPOSED).get(request.stack.name, regime)
     if request.layout.parallel == "mlp-tensor" and request.layout.devices > 1:
         regime = "001-runtime-8gpu"
     found = _held_out(regime, request.device.slug) if regime is not None and basis != "assumed" else None
@@ -99,6 +99,8 @@ def _held_out(regime: str, slug: str) -> Factors | None:
         return None
     # A measurement may always lie on either side of a prediction, though all that are known lie on one.
     low, high = min(deviation.low, 1 / (1 + deviation.mean)), max(deviation.high, 1 + deviation.mean)
+    seen = load_regimes()[regime].read_off
+    source = f"{deviation.rows} {'' if seen else 'held-out '}rows of regime {regime}{', of which some were looked at' if seen else ''}"
     if slug in devices:
-        return Factors(low, high, f"{deviation.rows} held-out rows of regime {regime}")
-    return Factors(low**_UNSEEN, high**_UNSEEN, f"{deviation.rows} held-out rows of regime {regime}, all of other cards: squared")
+        return Factors(low, high, source)
+    return Factors(low**_UNSEEN, high**_UNSEEN, f"{source}, all of other cards: squared")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from inferometer.bench.backends.registry import stack_of
 from inferometer.bench.prediction.priced import estimator_arguments
@@ -15,6 +15,7 @@ from inferometer.errors import UserError
 from inferometer.estimate.deviation import Deviation
 from inferometer.estimate.estimate import Estimate, estimate
 from inferometer.estimate.request import Request, resolve
+from inferometer.hardware.calibration import Calibration
 from inferometer.model.description import ModelDescription, describe
 from inferometer.model.presets import preset
 from inferometer.model.spec import ModelSpec
@@ -55,7 +56,7 @@ def review(records: Iterable[Record]) -> Review:
         if record.status != "ok":
             continue
         try:
-            found: Estimate | None = _estimate(record)
+            found: Estimate | None = estimate_of(record)
         except UserError as error:
             found, skipped[record.case_id] = None, str(error)
         figures += _figures(record, found)
@@ -89,8 +90,9 @@ def request_of(record: Record) -> Request:
     return found
 
 
-def _estimate(record: Record) -> Estimate:
-    found: Estimate = _asked(record, estimate)
+def estimate_of(record: Record, calibration: Calibration | Literal["auto"] = "auto") -> Estimate:
+    """What the estimator says of a record's case now. calibration: as `estimate` takes it. Raises UserError as `request_of` does."""
+    found: Estimate = _asked(record, partial(estimate, calibration=calibration))
     return found
 
 

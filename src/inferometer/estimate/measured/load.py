@@ -175,6 +175,7 @@ def _regime(name: str, values: Any, splits: Mapping[str, Any]) -> Regime:
         worst_gate=_optional_number(table, "worst_gate"),
         stretch=_optional_number(table, "stretch"),
         gates=_flag(table, "gates", default=True),
+        read_off=_flag(table, "read_off", default=False),
         constants=_optional_text(table, "constants"),
         split=_split(splits[name], f"{SPLITS}: {name}"),
     )

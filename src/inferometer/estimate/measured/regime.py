@@ -62,7 +62,7 @@ class Regime:
     gate, stretch: mean absolute error relative to the measured value; worst_gate: the largest. None where the regime only informs.
     published: the best error that somebody published for it, in words. gates: False where even a missed gate is only information
     (this product's own runs, which change with the engine). constants: another regime, of the same runs, whose folds' constants
-    predict these rows; None for its own.
+    predict these rows; None for its own. read_off: constants were read off some of its rows, which are not strictly unseen then.
     """
 
     name: str
@@ -75,3 +75,4 @@ class Regime:
     gates: bool
     constants: str | None
     split: Split
+    read_off: bool = False
