@@ -90,6 +90,9 @@ CASES: tuple[Decode | Prefill, ...] = (
     Decode("decode llama-8b 128 rows of 50..1500", 32, 8, 128, ragged(128, 50, 1500)),
     Decode("decode doc004 1024 rows of 10..110", 16, 16, 128, ragged(1024, 10, 110)),
     Decode("decode doc004 256 rows of 10..110", 16, 16, 128, ragged(256, 10, 110)),
+    Decode("decode doc004 64 rows of 10..110", 16, 16, 128, ragged(64, 10, 110)),
+    Decode("decode 512 rows of 100..400", 16, 16, 128, ragged(512, 100, 400)),
+    Decode("decode opt-1.3b 512 rows of 10..110", 32, 32, 64, ragged(512, 10, 110)),
     Decode("decode 16 rows of 50..1500", 32, 32, 128, ragged(16, 50, 1500)),
     Decode("decode 1 row of 128", 16, 16, 128, (128,)),
     Decode("decode 1 row of 512", 16, 16, 128, (512,)),
@@ -105,8 +108,8 @@ CASES: tuple[Decode | Prefill, ...] = (
 ALONE_SWEEP = tuple(
     Tiles(*sizes)
     for sizes in (
-        (32, 4, 1), (64, 4, 1), (64, 8, 1), (32, 4, 2), (32, 4, 3), (32, 4, 4), (64, 4, 2), (64, 4, 3), (32, 2, 3), (32, 2, 2), (16, 2, 3),
-        (16, 2, 2), (16, 1, 3), (16, 1, 2), (32, 1, 2),
+        (8, 1, 4), (8, 2, 3), (8, 2, 4), (16, 1, 3), (16, 1, 4), (16, 2, 2), (16, 2, 3), (16, 2, 4), (16, 4, 3), (16, 4, 4), (32, 2, 2),
+        (32, 2, 3), (32, 4, 2), (32, 4, 3), (64, 2, 3), (64, 4, 3),
     )
 )  # fmt: skip
 GROUPED_SWEEP = tuple(
