@@ -22,7 +22,7 @@ from gpu_clock import begin, milliseconds
 from torch import Tensor
 
 from inferometer.kernels import paged_decode, ragged_prefill
-from inferometer.kernels.decode_launch import ALONE, FEW, GROUPED, Cut, cut
+from inferometer.kernels.decode_launch import FEW, Cut, cut, table_for
 from inferometer.kernels.support import Tiles, capability, look_up, processors
 from inferometer.nn.alibi import slopes as alibi
 
@@ -91,6 +91,7 @@ CASES: tuple[Decode | Prefill, ...] = (
     Decode("decode doc004 1024 rows of 10..110", 16, 16, 128, ragged(1024, 10, 110)),
     Decode("decode doc004 256 rows of 10..110", 16, 16, 128, ragged(256, 10, 110)),
     Decode("decode doc004 64 rows of 10..110", 16, 16, 128, ragged(64, 10, 110)),
+    Decode("decode llama-8b 512 rows of 10..110", 32, 8, 128, ragged(512, 10, 110)),
     Decode("decode 512 rows of 100..400", 16, 16, 128, ragged(512, 100, 400)),
     Decode("decode opt-1.3b 512 rows of 10..110", 32, 32, 64, ragged(512, 10, 110)),
     Decode("decode 16 rows of 50..1500", 32, 32, 128, ragged(16, 50, 1500)),
@@ -113,7 +114,8 @@ ALONE_SWEEP = tuple(
     )
 )  # fmt: skip
 GROUPED_SWEEP = tuple(
-    Tiles(*sizes, queries=64) for sizes in ((64, 4, 2), (64, 4, 3), (64, 4, 4), (32, 4, 3), (32, 4, 4), (64, 8, 3), (128, 8, 2))
+    Tiles(*sizes, queries=64)
+    for sizes in ((64, 4, 2), (64, 4, 3), (64, 4, 4), (32, 4, 3), (32, 4, 4), (64, 8, 3), (128, 8, 2), (32, 2, 3), (16, 2, 3), (16, 4, 3))
 )
 CUT_SWEEP = tuple(Cut(parts, least) for parts, least in ((1, 2048), (2, 128), (4, 128), (8, 128), (16, 128), (32, 128)))
 PREFILL_SWEEP = {
@@ -229,9 +231,11 @@ def standard(case: Decode | Prefill, options: argparse.Namespace) -> Choice:
     over = {name: getattr(options, name) for name in ("block", "warps", "stages", "queries") if getattr(options, name) is not None}
     if isinstance(case, Prefill):
         return Choice(replace(ragged_prefill.tiles(DTYPE, case.head_size, max(count for count, _ in case.rows), device), **over))
-    table = ALONE if case.heads == case.kv_heads else GROUPED
+    programs, longest, count = len(case.contexts) * case.kv_heads, max(case.contexts), processors(device)
+    parts = cut(programs, longest, count)
+    members = 1 if case.heads == case.kv_heads else max(16, case.heads // case.kv_heads)
+    table = table_for(programs * parts.parts, longest, count, members=members, narrow=False)
     tiles = look_up(table, capability(device), case.head_size * DTYPE.itemsize)
-    parts = cut(len(case.contexts) * case.kv_heads, max(case.contexts), processors(device))
     return Choice(replace(tiles, **over), parts if options.parts is None else Cut(options.parts, FEW))
 
 

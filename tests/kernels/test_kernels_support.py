@@ -195,7 +195,11 @@ class TestLookUp:
         assert look_up(self.TABLE, capability, head_bytes) is tiles
 
 
-@pytest.mark.parametrize("table", [decode_launch.ALONE, decode_launch.GROUPED, ragged_prefill.TABLE, ragged_prefill.FLOAT32])
+@pytest.mark.parametrize(
+    "table",
+    [decode_launch.ALONE, decode_launch.ALONE_SHORT, decode_launch.ALONE_NARROW, decode_launch.GROUPED, decode_launch.GROUPED_SHORT]
+    + [ragged_prefill.TABLE, ragged_prefill.FLOAT32],
+)
 def test_tables_go_from_new_to_old_and_from_narrow_to_wide(table: support.Table) -> None:
     devices = [least for least, _ in table]
     assert devices == sorted(devices, reverse=True)

@@ -9,8 +9,18 @@ import pytest
 import torch
 
 from inferometer.kernels import paged_decode as decode
-from inferometer.kernels.decode_launch import MOST_PARTS, Cut, cut
-from inferometer.kernels.support import Tiles
+from inferometer.kernels.decode_launch import (
+    ALONE,
+    ALONE_NARROW,
+    ALONE_SHORT,
+    GROUPED,
+    GROUPED_SHORT,
+    MOST_PARTS,
+    Cut,
+    cut,
+    table_for,
+)
+from inferometer.kernels.support import Table, Tiles
 from inferometer.nn.alibi import slopes as alibi
 from paged_queries import CONTEXTS, SHAPES, close, exact, query_of, written
 
@@ -173,6 +183,22 @@ class TestCut:
     def test_one_long_context_does_not_hold_up_a_full_card(self) -> None:
         """It is cut into many parts, but short contexts are not."""
         assert cut(256 * 32, 32_000, 132) == Cut(parts=16, least=2048)
+
+    @pytest.mark.parametrize(
+        ("programs", "longest", "members", "narrow", "table"),
+        [
+            (64 * 16, 110, 1, False, ALONE_SHORT),
+            (33 * 16, 110, 1, False, ALONE),  # few, each of which fetches as much as it can
+            (64 * 16, 513, 1, False, ALONE),
+            (64 * 16, 110, 1, True, ALONE_NARROW),  # was not measured
+            (512 * 8, 110, 16, False, GROUPED_SHORT),
+            (512 * 8, 110, 32, False, GROUPED),
+            (512 * 8, 110, 16, True, GROUPED),
+            (512 * 8, 1000, 16, False, GROUPED),
+        ],
+    )
+    def test_many_short_contexts_take_small_programs(self, programs: int, longest: int, members: int, narrow: bool, table: Table) -> None:
+        assert table_for(programs, longest, 132, members=members, narrow=narrow) is table
 
     @pytest.mark.parametrize("longest", [0, 1, 511, 512, 3000, 10**6])
     @pytest.mark.parametrize("programs", [0, 1, 3, 100, 5000])

@@ -19,6 +19,10 @@ ALONE: Table = (
 )
 """A query head with keys of its own. Five programs a processor with 32 KiB of loads under way each. Loads into registers (one
 stage) would be fewer at a time: the compiler puts those of the values behind the first use of the keys."""
+ALONE_SHORT: Table = (((7, 5), ((256, Tiles(block=16, warps=2, stages=3)), (1024, Tiles(block=16, warps=4, stages=3)))),)
+"""The same where there are many programs of few keys each: most of their time they begin and end, so that a processor had better hold
+twice as many of half the size. 1,024 rows of 10 to 110 keys and 16 heads of 128 took 131 us, with ALONE 204 (121 at an H200's copy rate);
+512 rows of 100 to 400 took 249 with both, 250 of 50 to 1,500 742 and 726."""
 ALONE_NARROW: Table = (
     (
         (7, 5),
@@ -44,6 +48,13 @@ GROUPED: Table = (
     ((7, 5), ((256, Tiles(block=16, warps=4, stages=1, queries=16)), (1024, Tiles(block=16, warps=8, stages=1, queries=16)))),
 )
 """Query heads that share a key head."""
+GROUPED_SHORT: Table = (((8, 0), ((256, Tiles(block=16, warps=2, stages=3, queries=16)), *GROUPED[0][1][1:])), *GROUPED[1:])
+"""The same as ALONE_SHORT is of ALONE, for groups of few heads: 512 rows of 10 to 110 keys, 32 heads that share 8, took 41 us, 58 with
+GROUPED (32 at an H200's copy rate)."""
+SHORT = 512
+"""Keys of the longest context of those."""
+FEW_MEMBERS = 16
+"""Query heads of a program of GROUPED_SHORT."""
 RESIDENT = 4
 """Programs that run on a processor at a time, about."""
 AHEAD = 4
@@ -60,6 +71,17 @@ class Cut:
 
     parts: int
     least: int
+
+
+def table_for(programs: int, longest: int, processors: int, *, members: int, narrow: bool) -> Table:
+    """The table that says how to launch. programs: of the whole launch; longest: no context is above it; members: query heads of a program
+    that share a key head, 1 for heads with keys of their own; narrow: keys are in 8 bits."""
+    short = longest <= SHORT and programs > AHEAD * processors and not narrow
+    if members > 1:
+        return GROUPED_SHORT if short and members <= FEW_MEMBERS else GROUPED
+    if narrow:
+        return ALONE_NARROW
+    return ALONE_SHORT if short else ALONE
 
 
 def cut(programs: int, longest: int, processors: int) -> Cut:

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from inferometer.kernels.arrivals import MOST_ARRIVALS, arrivals
 from inferometer.kernels.decode_kernels import attend_alone, attend_group
-from inferometer.kernels.decode_launch import AHEAD, ALONE, ALONE_NARROW, GROUPED, RESIDENT, Cut, cut
+from inferometer.kernels.decode_launch import AHEAD, GROUPED, RESIDENT, Cut, cut, table_for
 from inferometer.kernels.kv_scaled import PageScales, bytes_of, kind_of, wide_rows
 from inferometer.kernels.kv_write import kv_write_torch
 from inferometer.kernels.rotary_write import rotate
@@ -142,15 +142,16 @@ def paged_decode_triton(
     assert (kind is None) == (scales is None)
     assert fresh is None or scales is None
     group = heads // kv_heads
-    table_of_launches = (ALONE if kind is None else ALONE_NARROW) if group == 1 else GROUPED
     # Grouped heads are widened to the query's type, and take its room.
     held_bytes = query.element_size() if kind is None or group > 1 else 1
-    chosen = tiling or look_up(table_of_launches, capability(query.device), head_size * held_bytes)
-    members = 1 if group == 1 else min(chosen.queries, power_of_two(max(16, group)))
+    card, head_bytes, count = capability(query.device), head_size * held_bytes, processors(query.device)
+    members = 1 if group == 1 else min((tiling or look_up(GROUPED, card, head_bytes)).queries, power_of_two(max(16, group)))
     programs = kv_heads * -(-group // members)
-    split = cutting or cut(rows * programs, longest, processors(query.device))
+    split = cutting or cut(rows * programs, longest, count)
     # Beyond, rows fill every card by themselves.
     parts = split.parts if rows * programs <= MOST_ARRIVALS else 1
+    table_of_launches = table_for(rows * programs * parts, longest, count, members=members, narrow=kind is not None)
+    chosen = tiling or look_up(table_of_launches, card, head_bytes)
     partial, weight, arrived = out, out, out
     if parts > 1:
         arrived = arrivals(query.device)
@@ -170,7 +171,7 @@ def paged_decode_triton(
             cos, sin = fresh.rotation
             assert cos.is_contiguous()
             assert sin.is_contiguous()
-    ahead = rows * programs * parts <= (AHEAD if group == 1 else 1) * processors(query.device)
+    ahead = rows * programs * parts <= (AHEAD if group == 1 else 1) * count
     if ahead and group == 1:
         # Beside a product's programs, which take three quarters of a processor's registers, or RESIDENT of its own kind.
         early_options |= {"maxnreg": 65536 // RESIDENT // (32 * chosen.warps)}
@@ -181,7 +182,7 @@ def paged_decode_triton(
         scale * LOG2_E, heads=heads, kv_heads=kv_heads, head_size=head_size, width=width, members=members, page_size=page_size,
         block=chosen.block, stages=chosen.stages, least=split.least, whole=parts == 1, biased=slopes is not None, fresh=fresh is not None,
         turned=turned, ahead=ahead, most=power_of_two(parts), wide=wide(query.dtype, query.device), kind=kind,
-        assembled=capability(query.device) >= FP8_CONVERSION, num_warps=chosen.warps, num_stages=chosen.stages, **early_options,
+        assembled=card >= FP8_CONVERSION, num_warps=chosen.warps, num_stages=chosen.stages, **early_options,
     )  # fmt: skip
     return out
 
