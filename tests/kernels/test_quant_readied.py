@@ -37,6 +37,15 @@ def test_kernel_of_readied_rows_is_the_formula(interpreted: Callable[..., Any], 
         close(got, exact(x, weight) + residual.double(), dtype)
 
 
+@pytest.mark.parametrize("rows", [33, 70, 130])
+def test_kernel_of_many_readied_rows_is_the_formula(interpreted: Callable[..., Any], rows: int) -> None:
+    """All of them in one program, also where half of the padded ones are none."""
+    weight, x = drawn_weight(21, 200, "int8"), fenced(rows, 200, torch.float16, 2)
+    launch = Tiling(64, 128, 4, 2, 1, in_bytes=True, readied=True)
+    got = interpreted(quant_linear_triton, x, weight, launch=launch)
+    close(got, exact(x, weight), torch.float16)
+
+
 @pytest.mark.parametrize("readied", [False, True])
 @pytest.mark.parametrize("name", ["int8", "fp8"])
 def test_activations_of_8_bits_are_one_number_each(interpreted: Callable[..., Any], name: str, readied: bool) -> None:

@@ -78,16 +78,6 @@ class TestFile:
         path.write_text(json.dumps(stored))
         assert load_choices(path) == {}
 
-    @pytest.mark.parametrize(("weight", "kept"), [("fp8", False), ("fp8 by fp8", True), ("int8", True)])
-    def test_launches_that_gave_wrong_products_are_ignored(self, tmp_path: Path, weight: str, kept: bool) -> None:
-        """They were measured by tuning of before."""
-        path = tmp_path / "choices.json"
-        shape = Shape("bfloat16", 8, 64, 64, weight)
-        save_choices(path, CHOICES | {shape: Tiling(64, 256, 4, 4, 2, early=True, in_bytes=True, readied=True)})
-        found = load_choices(path)
-        assert (shape in found) == kept
-        assert CHOICES.items() <= found.items()
-
     def test_another_version_is_ignored(self, tmp_path: Path) -> None:
         path = tmp_path / "choices.json"
         save_choices(path, CHOICES)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from inferometer.kernels.eight_bit_matmul import eight_bit_matmul
 from inferometer.kernels.finish import finish_torch
-from inferometer.kernels.quant_launch import quant_candidates, quant_tiling
+from inferometer.kernels.quant_launch import most_rows, quant_candidates, quant_tiling
 from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.kernels.rounded_rows import round_rows
 from inferometer.kernels.skinny_choice import DTYPES, Launches, bucket
@@ -19,9 +19,6 @@ from inferometer.model.spec import Activation
 
 SCALED_OUTPUT = torch.bfloat16
 """The one type that torch's product of e4m3 numbers with a scale for each row gives."""
-MOST_QUANT_ROWS = 64
-"""Beyond them the weight is no longer what matters. Widened as a whole first it would be moved five to nine times; up to the last of
-BUCKETS tuning decides between the two."""
 PRODUCTS = {"int8": (8, 0), "fp8": (8, 9)}
 """The lowest compute capability that multiplies both sides in eight bits."""
 
@@ -44,9 +41,9 @@ def format_name(weight: QuantWeight) -> str:
 
 def quant_launch_for(x: Tensor, weight: QuantWeight, launches: Launches) -> Tiling | None:
     """How the kernel of few rows is launched for x (rows, inputs); None where it does not serve. Reads no device."""
-    if x.device.type != "cuda" or x.dim() != 2 or not 0 < x.shape[0] <= MOST_QUANT_ROWS or x.dtype not in DTYPES or not usable(x.device):
+    if x.device.type != "cuda" or x.dim() != 2 or x.dtype not in DTYPES or x.stride(1) != 1 or not usable(x.device):
         return None
-    if x.stride(1) != 1:
+    if not 0 < x.shape[0] <= most_rows(weight):
         return None
     if x.shape[0] > MOST_ROWS and multiplies(weight.activations, x.device):
         # Both sides in eight bits took 22 us where the launches here took 46 (64 rows, 16384 x 4096 in e4m3, H200).

@@ -51,11 +51,24 @@ READIED_BYTES: tuple[tuple[int, int, int, int, int], ...] = (
     (64, 256, 4, 4, 2), (128, 256, 8, 4, 1), (128, 256, 4, 4, 1), (64, 256, 4, 6, 1),
 )  # fmt: skip
 """The same of 5 rows and more that a launch of their own has put in bytes."""
+MANY_BYTES: dict[int, tuple[tuple[int, int, int, int, int], ...]] = {
+    64: ((64, 128, 4, 4, 2), (64, 256, 4, 3, 1)),
+    128: ((128, 128, 8, 4, 1), (128, 256, 8, 2, 1)),
+}
+"""The same of more than 32 rows, by how many at most: all of them are in one program. The first of two where outputs are more than inputs:
+64 rows took 27 us instead of 34 of 16384 x 4096, and 39 instead of 35 of 4096 x 16384; 128 rows 47 instead of 51, and 71 instead of 65
+(H200). Widened as a whole, the same took 93 to 99 us; 256 rows, widened, 101 and 107 us, and 180 and 213 here."""
+MOST_READIED_ROWS = max(MANY_BYTES)
+"""Of such a launch: beyond, its sums are more than registers hold, and the weight is no longer what matters."""
 READIED_NIBBLES: tuple[tuple[int, int, int, int, int], ...] = ((128, 256, 4, 3, 2), (64, 256, 4, 2, 4), (64, 256, 4, 3, 3))
 """The same of int4, whose rows such a launch has put in order."""
+MOST_WIDENED_ROWS = 64
+"""Beyond them the weight is no longer what matters. Widened as a whole first it would be moved five to nine times; up to the last of
+BUCKETS tuning decides between the two."""
 READIED_FIRST = 16
 """Rows up to which such launches serve on Hopper unless measuring says otherwise: of int4, and of int8 whose outputs are more than its
-inputs."""
+inputs. Of up to 32, they serve for all of int8, with more outputs a program: 32 rows took 21, 23 and 26 us instead of 28, 28 and 30 of
+12288 x 4096, 16384 x 4096 and 4096 x 16384; and for e4m3 whose outputs are more: 18, 22 and 25 us instead of 20, 23 and 24 (H200)."""
 READIED_GROUPS = 64, 128
 """Inputs of a group that such a launch serves: four threads read them, whole words each, and an iteration has four groups at most."""
 IN_BYTES = (9, 0), (10, 0)
@@ -75,9 +88,11 @@ def words_possible(weight: QuantWeight) -> bool:
 def quant_candidates(rows: int, weight: QuantWeight) -> tuple[Tiling, ...]:
     """What the tables say for so many rows, those first that serve unless measuring says otherwise (but see `quant_tiling`).
 
-    None where rows of the weight are no whole words, or its groups begin within 32 inputs.
+    None where rows are more than `most_rows`, rows of the weight are no whole words, or its groups begin within 32 inputs.
     """
-    if not words_possible(weight) or (weight.group is not None and weight.group % 32 and weight.group < weight.inputs):
+    if rows > most_rows(weight) or not words_possible(weight):
+        return ()
+    if weight.group is not None and weight.group % 32 and weight.group < weight.inputs:
         return ()
     padded = power_of_two(rows)
     launches = list(_wholes(padded, weight, _whole_table(weight).get(padded, ())))
@@ -92,14 +107,31 @@ def quant_candidates(rows: int, weight: QuantWeight) -> tuple[Tiling, ...]:
         ordered = list(_readied(READIED_NIBBLES, in_bytes=False)) if readied and in_groups(weight) else []
         few = [*ordered, few[0]] if first and ordered else [*few, *ordered]
     elif padded <= MOST_ROWS and hopper:
-        readied = readied and may_be_readied(weight)
         split = [each for each in _readied(READIED_BYTES, in_bytes=True) if readied and _has_room(each, padded, weight)]
+        if rows > READIED_FIRST:
+            split.sort(key=lambda each: each.outputs, reverse=True)
         in_bytes = [Tiling(*sizes, early=True, in_bytes=True) for sizes in BYTES]
-        wide = weight.activations == "wide" and weight.outputs > weight.inputs
         # Of the others none was ever chosen for so many rows there, and each takes seconds to try.
         others = [] if first else few
-        few = [*split, *in_bytes, *others] if first and wide else [*in_bytes, *split, *others]
+        few = [*split, *in_bytes, *others] if _readied_first(rows, weight) else [*in_bytes, *split, *others]
+    elif hopper and weight.kind == "int8" and weight.activations == "wide":
+        many = list(_readied(MANY_BYTES.get(padded, ()), in_bytes=True))
+        few = many if weight.outputs > weight.inputs else many[::-1]
     return tuple(dict.fromkeys((*launches, *few)))
+
+
+def _readied_first(rows: int, weight: QuantWeight) -> bool:
+    """Whether rows that are put in bytes by a launch of their own serve unless measuring says otherwise, on Hopper."""
+    wide, more = weight.activations == "wide", weight.outputs > weight.inputs
+    if rows <= READIED_FIRST:
+        return wide and more
+    return wide if weight.kind == "int8" else more
+
+
+def most_rows(weight: QuantWeight) -> int:
+    """That such launches serve on the weight's device."""
+    hopper = IN_BYTES[0] <= capability(weight.device) < IN_BYTES[1]
+    return MOST_READIED_ROWS if hopper and weight.kind == "int8" and weight.activations == "wide" else MOST_WIDENED_ROWS
 
 
 def _whole_table(weight: QuantWeight) -> dict[int, tuple[tuple[int, int, int, int], ...]]:
@@ -113,12 +145,6 @@ def _whole_table(weight: QuantWeight) -> dict[int, tuple[tuple[int, int, int, in
 def _readied(table: tuple[tuple[int, int, int, int, int], ...], *, in_bytes: bool) -> Iterator[Tiling]:
     for outputs, block, warps, stages, programs in table:
         yield Tiling(outputs, block, warps, stages, programs, early=True, in_bytes=in_bytes, readied=True)
-
-
-def may_be_readied(weight: QuantWeight) -> bool:
-    """Whether a launch of their own may put rows in bytes. Not in several e4m3 numbers each: those that such a launch had left on an H200
-    were wrong, and what mends it (`quant_bytes.rounded`) has run on no card."""
-    return weight.kind != "fp8" or weight.activations == "fp8"
 
 
 def _has_room(launch: Tiling, rows: int, weight: QuantWeight) -> bool:
@@ -137,11 +163,14 @@ def quant_tiling(rows: int, weight: QuantWeight) -> Tiling | None:
     """The one of them that serves unless measuring says otherwise, as `tiling`; None where there are none.
 
     Four whole rows, or two for e4m3, are more than registers hold: a step of opt-6.7b at 4 rows took 1.6 to 1.9 times the best, and 1.0
-    with matrix instructions.
+    with matrix instructions, some 10 % less again where those read bytes. Two rows of int8 took 20, 22 and 23 us in bytes and 23, 30 and 22
+    whole (12288 x 4096, 16384 x 4096, 4096 x 16384, H200).
     """
-    launches = quant_candidates(rows, weight)
-    if power_of_two(rows) == 4 or (rows == 2 and weight.kind == "fp8"):
-        return next((launch for launch in launches if not (launch.whole or launch.in_bytes)), None)
+    launches, padded = quant_candidates(rows, weight), power_of_two(rows)
+    if padded in (2, 4) and (found := next((launch for launch in launches if launch.in_bytes), None)):
+        return found
+    if padded == 4 or (padded == 2 and weight.kind == "fp8"):
+        return next((launch for launch in launches if not launch.whole), None)
     return next(iter(launches), None)
 
 

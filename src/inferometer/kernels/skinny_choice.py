@@ -87,11 +87,9 @@ def load_choices(path: Path) -> dict[Shape, Tiling | None]:
         stored = json.loads(path.read_text("utf-8"))
         if stored["schema_version"] != SCHEMA_VERSION:
             return {}
-        entries = [_entry(item) for item in stored["choices"]]
+        return dict(_entry(item) for item in stored["choices"])
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return {}
-    # Those gave wrong products (see `quant_launch.may_be_readied`): measured anew, and all others stay.
-    return {shape: launch for shape, launch in entries if not (shape.weight == "fp8" and launch is not None and launch.readied)}
 
 
 def save_choices(path: Path, choices: Mapping[Shape, Tiling | None]) -> bool:
