@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from inferometer.engine.facts import Facts, Integers
@@ -164,8 +166,8 @@ def pack_mixed(decoding: Facts, prompts: Facts, rows: int, tokens: int, most_pro
     starts[rows : rows + shape.sequences + 1] = theirs.starts + rows
     last[used : used + shape.sampled] = theirs.last + rows
     sampled_seats[used : used + shape.sampled] = theirs.sampled_seats
-    long = torch.cat((wide.flatten(), last, sampled_seats))
-    return torch.cat((long.view(torch.uint8), torch.cat((seats, contexts, starts)).view(torch.uint8)))
+    long, short = torch.cat((wide.flatten(), last, sampled_seats)), torch.cat((seats, contexts, starts))
+    return _joined(long.numpy(), short.numpy())
 
 
 def _places(facts: Facts, positions: Integers, page_size: int) -> Integers:
@@ -186,6 +188,6 @@ def _before(facts: Facts) -> Integers:
     return before
 
 
-def _joined(wide: Integers, narrow: Integers) -> Tensor:
-    """Eight-byte numbers and four-byte ones behind them, as bytes."""
+def _joined(wide: Integers, narrow: NDArray[np.integer[Any]]) -> Tensor:
+    """Eight-byte numbers and four-byte ones behind them, as bytes. By one thread, as `pinned` copies."""
     return torch.from_numpy(np.concatenate((wide.view(np.uint8), narrow.astype(np.int32).view(np.uint8))))

@@ -20,6 +20,7 @@ from inferometer.engine.staging import Shape, Staged, pack_decode, pack_mixed
 from inferometer.kernels.token_rows import Places
 from inferometer.nn.cache import PagedCache
 from inferometer.nn.transformer import Transformer
+from inferometer.nn.upload import pinned
 from inferometer.schedule.sweep import Share
 
 SHORTEST_CONTEXT = 512
@@ -154,7 +155,7 @@ class SweepGraphs:
         else:
             packed = pack_decode(decoding, bucket.rows, size, idle)
         inputs = self._static(bucket.shape)
-        inputs.copy_(packed.pin_memory() if inputs.is_cuda else packed, non_blocking=True)
+        inputs.copy_(pinned(packed) if inputs.is_cuda else packed, non_blocking=True)
         staged = Staged.of(inputs, bucket.shape)
         graph = self._graphs.get(bucket)
         if graph is None and bucket in self._graphs:

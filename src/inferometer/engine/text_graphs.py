@@ -20,6 +20,7 @@ from inferometer.model.formats import Formats
 from inferometer.nn.batch import RaggedBatch, flat_tokens, prompt_batch
 from inferometer.nn.numerics import Numerics
 from inferometer.nn.transformer import Transformer
+from inferometer.nn.upload import pinned
 
 MOST: Final = 256
 """Graphs of a model. Each takes some hundred kilobytes of the device, and their temporaries share one pool."""
@@ -146,4 +147,4 @@ class TextGraphs:
 
     def _put(self, rows: Sequence[Sequence[int]], token_ids: Tensor) -> None:
         fresh = flat_tokens(rows)
-        token_ids.copy_(fresh.pin_memory() if token_ids.is_cuda else fresh, non_blocking=True)
+        token_ids.copy_(pinned(fresh) if token_ids.is_cuda else fresh, non_blocking=True)
