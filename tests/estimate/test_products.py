@@ -55,9 +55,15 @@ def test_a_kernel_that_widens_on_the_way_has_instructions_to_issue() -> None:
     """Up to 16 rows the bytes decide in 8 bits, the instructions in 4; beyond that instructions in both."""
     int8, int4 = ({rows: _step(rows, quantize=name, context=32) for rows in (4, 5, 16, 17)} for name in ("int8", "int4-g64"))
     assert int8[5] < 1.1 * int8[4]
-    assert int8[17] > 1.4 * int8[16]
+    assert int8[17] > 1.2 * int8[16]
     assert int4[5] > 1.2 * int4[4]
-    assert int4[17] == pytest.approx(int8[17], rel=0.05)
+    assert int4[17] > 1.1 * int8[17]
+
+
+def test_matrix_units_that_read_bytes_leave_less_to_widen() -> None:
+    """An A100's int8 is widened in registers as int4 is: what 64 rows take beyond 16 is more of a step there."""
+    hopper, ampere = (_step(64, device=name, context=32) / _step(16, device=name, context=32) for name in ("h200", "a100-sxm-80gb"))
+    assert 1.3 < hopper < 0.75 * ampere
 
 
 @pytest.mark.parametrize("quantize", ["w8a8", "fp8"])
@@ -73,11 +79,11 @@ def test_other_stacks_kernels_widen_any_number_of_rows() -> None:
 def test_a_row_of_few_keys_takes_longer_than_their_bytes() -> None:
     """Each head of each row begins and ends; of long contexts that is done while keys come."""
     rows, heads, layers = 1024, 32, 32
-    begun_ms = rows * heads * layers * 1.4e-6 / 132 * 1e3
+    begun_ms = rows * heads * layers * 0.7e-6 / 132 * 1e3
     short, longer, long = (_step(rows, quantize=None, context=context) for context in (16, 80, 1000))
     keys_ms = rows * 2 * 4096 * 2 * layers / 4.3e12 * 1e3  # of one position
     assert short - _step(1, quantize=None, context=16) > begun_ms
-    assert longer - short < 0.6 * 64 * keys_ms
+    assert longer - short < 0.9 * 64 * keys_ms
     assert long - longer > 0.9 * 920 * keys_ms - begun_ms
 
 

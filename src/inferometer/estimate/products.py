@@ -16,9 +16,13 @@ from inferometer.model.ops import Op
 # at 104.9 tokens/s in bfloat16, at 155.6 with int8 and at 196.8 with int4 weights (its README, 2023).
 _WIDENED_SHARE = 0.78
 # Weights that a multiprocessor widens in a cycle, by the most rows that its kernel multiplies them by: the instructions that this takes.
-# int4 at 16 rows takes an H200 69 us a layer of opt-6.7b (docs/quantize.md), int8 at 32 rows 3.4 ms of bloomz-7b1's steps and at 64 rows
-# 1.3 of doc004-1.3b's (results/).
+# int4 at 16 rows takes an H200 69 us a layer of opt-6.7b (docs/quantize.md); int8 at 32 and 64 rows, widened, took 3.4 ms of bloomz-7b1's
+# steps and 1.3 of doc004-1.3b's.
 _WIDENED_A_CYCLE = ((4, math.inf), (16, 13.0), (32, 6.9), (64, 3.5))
+# The same where matrix units read int8's bytes as they lie: launches of opt-6.7b's maps take an H200 21 to 26 us for 32 rows and 26 to 35
+# for 64 (kernels/quant_launch.py); narrower maps of doc004-1.3b a tenth longer in proportion.
+_BYTES_A_CYCLE = ((4, math.inf), (16, 13.0), (32, 8.5), (64, 7.5))
+_READS_BYTES = "9.0"
 _VECTOR_SHARE = 0.5
 
 
@@ -89,8 +93,10 @@ class Products:
     def _widened_on_the_way_s(self, op: Op) -> float:
         """Seconds of instructions that a product's kernel takes to widen its weight."""
         rows, outputs, inputs = op.shape
-        device = self.machine.device
-        a_cycle = next((weights for most, weights in _WIDENED_A_CYCLE if rows <= most), math.inf)
+        device, stored = self.machine.device, self.formats.weights
+        in_bytes = device.compute_capability == _READS_BYTES and stored is not None and stored.element == "int8"
+        rates = _BYTES_A_CYCLE if in_bytes else _WIDENED_A_CYCLE
+        a_cycle = next((weights for most, weights in rates if rows <= most), math.inf)
         if device.boost_clock_hz is None:
             return 0.0
         return outputs * inputs * op.groups / (a_cycle * device.multiprocessors * device.boost_clock_hz)
