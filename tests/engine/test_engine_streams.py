@@ -3,12 +3,15 @@ gets what it gets alone, every token once, and no page is lost."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine_streams import BASES, KINDS, MODELS, Asked, Setting, alone, asked, close, model, run, setting
+import engine_streams
+from engine_streams import BASES, KINDS, MODELS, NUDGES, VOCABULARY, Asked, Setting, alone, asked, close, expected_of, model, run, setting
 from inferometer import SamplingParams
 from inferometer.engine.engine import Engine
 from inferometer.nn.batch import prompt_batch
@@ -106,3 +109,19 @@ def test_the_cache_knows_that_keys_depend_on_the_prompts_length() -> None:
     stream = [Asked(0, length, 0, 0, 6, 0, 8 * i, None) for i, length in enumerate((40, 36, 40))]
     engine = run("dynamic", stream, Setting(4, 100, 4, 1000, 0, "continuous", None, None))
     assert engine.scheduler.hit_tokens == 36  # the third's, of the first
+
+
+def test_a_draw_that_rounding_turns_is_expected_where_it_fell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With roundings of a tenth, which turn draws often; any other token is not."""
+    monkeypatch.setattr(engine_streams, "ROUNDING", 0.1)
+    alone.cache_clear()
+    try:
+        request = Asked(0, 20, 0, 3, 12, 1, 0, None).request(0)
+        turned, plain = list(alone("bloom", request, NUDGES - 1)), alone("bloom", request)
+        tokens = [each.token_id for each in turned]
+        assert tokens != [each.token_id for each in plain]
+        assert [each.token_id for each in expected_of("bloom", request, turned)] == tokens
+        assert expected_of("bloom", request, list(plain)) == plain
+        assert expected_of("bloom", request, [replace(turned[0], token_id=VOCABULARY), *turned[1:]]) == plain
+    finally:
+        alone.cache_clear()
