@@ -17,7 +17,9 @@ def quicken() -> None:
     - Sums of integers are done again in 64 bits for a check of overflow, which is then left out as the interpreter is not debugging.
     - A function that a kernel calls has the language patched at each call, as the kernel's launch has already done.
     - Types and shapes, of which every operation makes several, are put together again from their parts each time, and the table of
-      numpy's types with them; the few that there are, are remembered. So are the language's functions, which each launch looks for.
+      numpy's types with them; the few that there are, are remembered. So are the language's functions, which each launch looks for, and
+      what type two types are computed in.
+    - Blocks of equal shapes are brought to a common shape.
     """
     import triton
     from triton.runtime import interpreter
@@ -56,6 +58,7 @@ def quicken() -> None:
     interpreter.InterpretedFunction.__call__ = call
     _remember_types()
     _remember_functions()
+    _shorten_operations()
 
 
 def _remember_types() -> None:
@@ -140,3 +143,27 @@ def _remember_functions() -> None:
         return function
 
     interpreter._patch_builtin = patch_builtin
+
+
+def _shorten_operations() -> None:
+    from triton.language.core import block_type
+    from triton.language.semantic import TritonSemantic
+
+    broadcast, computed_in = TritonSemantic.broadcast_impl_value, TritonSemantic.computation_type_impl
+    types: dict[tuple[str, bool, str, bool, bool], Any] = {}
+
+    def broadcast_impl_value(self: Any, left: Any, right: Any) -> tuple[Any, Any]:
+        one, other = left.type, right.type
+        if type(one) is type(other) is block_type and one.shape.values == other.shape.values:
+            return left, right
+        both: tuple[Any, Any] = broadcast(self, left, right)
+        return both
+
+    def computation_type_impl(self: Any, one: Any, one_is_scalar: bool, other: Any, other_is_scalar: bool, div_or_mod: bool) -> Any:
+        key = one.name, one_is_scalar, other.name, other_is_scalar, div_or_mod
+        if key not in types:
+            types[key] = computed_in(self, one, one_is_scalar, other, other_is_scalar, div_or_mod)
+        return types[key]
+
+    TritonSemantic.broadcast_impl_value = broadcast_impl_value
+    TritonSemantic.computation_type_impl = computation_type_impl

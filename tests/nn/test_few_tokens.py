@@ -228,7 +228,7 @@ def test_threads_do_not_change_a_bit(dtype: torch.dtype) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_any_shape(data: st.DataObject) -> None:
     kv_heads, group = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 6))
     hidden = data.draw(st.integers(1, 70))
