@@ -5,6 +5,7 @@ Each would take three seconds of a core for that by itself. What a test process 
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 from multiprocessing.context import ForkServerContext
@@ -26,3 +27,4 @@ def begin_interpreting() -> None:
     os.environ["TRITON_INTERPRET"] = "1"
     torch.set_num_threads(1)
     quicken()
+    gc.freeze()
