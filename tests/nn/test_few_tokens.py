@@ -6,6 +6,7 @@ import platform
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import get_args
 
@@ -81,10 +82,16 @@ def batch_of(contexts: Sequence[tuple[int, int]], vocabulary: int, pages: int) -
     )
 
 
+@cache
+def drawn(shape: torch.Size) -> Tensor:
+    """Numbers for the caches of that shape, which copy them."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1))
+
+
 def cache_of(spec: ModelSpec, dtype: torch.dtype, pages: int) -> PagedCache:
-    cache = PagedCache(spec, pages, PAGE_SIZE, CPU, dtype)
-    cache._memory.copy_(torch.randn(cache._memory.shape, generator=torch.Generator().manual_seed(1)))
-    return cache
+    made = PagedCache(spec, pages, PAGE_SIZE, CPU, dtype)
+    made._memory.copy_(drawn(made._memory.shape))
+    return made
 
 
 def few_of(model: Transformer) -> FewTokens:
