@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -12,6 +10,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+import torch
+import torch.distributed
+
+from forked import context
+from inferometer.nn.gloo_collective import GlooCollective
 
 SIZES = (2, 4)
 PATIENCE_S = 240
@@ -22,13 +26,13 @@ class RankPool:
     """As many processes as the largest of SIZES, in gloo groups of each of them."""
 
     def __init__(self) -> None:
-        spawned = multiprocessing.get_context("spawn")
+        apart = context()
         self._folder = tempfile.TemporaryDirectory()
         self._pipes: list[Connection] = []
         self._ranks = []
         for rank in range(SIZES[-1]):
-            ours, theirs = spawned.Pipe()
-            rank_process = spawned.Process(target=_serve, args=(rank, str(Path(self._folder.name) / "store"), theirs), daemon=True)
+            ours, theirs = apart.Pipe()
+            rank_process = apart.Process(target=_serve, args=(rank, str(Path(self._folder.name) / "store"), theirs), daemon=True)
             rank_process.start()
             theirs.close()
             self._pipes.append(ours)
@@ -64,12 +68,6 @@ class RankPool:
 
 
 def _serve(rank: int, store: str, pipe: Connection) -> None:
-    os.environ["OMP_NUM_THREADS"] = "1"
-    import torch
-    import torch.distributed
-
-    from inferometer.nn.gloo_collective import GlooCollective
-
     torch.set_num_threads(1)
     limit = timedelta(seconds=PATIENCE_S)
     torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=SIZES[-1], timeout=limit)

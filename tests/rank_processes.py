@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache, partial
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
+from forked import begin_interpreting, context
 from inferometer.kernels.mailbox import Mailbox
-from quick_interpreter import quicken
 
 MOST = 4
 
@@ -22,16 +20,12 @@ class StandingRanks:
     """Processes that stand by, so that cases of many files pay once for the start of each."""
 
     def __init__(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        with pytest.MonkeyPatch.context() as environment:
-            environment.setenv("TRITON_INTERPRET", "1")
-            environment.setenv("OMP_NUM_THREADS", "1")
-            self._manager = context.Manager()
-            self._pool = ProcessPoolExecutor(MOST, mp_context=context, initializer=quicken)
-            # One that is busy takes no second: all are there when all wait for each other.
-            barrier = self._manager.Barrier(MOST)
-            for arrived in [self._pool.submit(partial(_arrive, barrier)) for _ in range(MOST)]:
-                arrived.result()
+        self._manager = context().Manager()
+        self._pool = ProcessPoolExecutor(MOST, mp_context=context(), initializer=begin_interpreting)
+        # One that is busy takes no second: all are there when all wait for each other.
+        barrier = self._manager.Barrier(MOST)
+        for arrived in [self._pool.submit(partial(_arrive, barrier)) for _ in range(MOST)]:
+            arrived.result()
 
     def run(
         self, work: Callable[..., Any], memory: Sequence[Tensor], opened: Callable[..., Any], arguments: Any, seconds: float
@@ -78,7 +72,6 @@ def run_sharing(
 
 
 def _arrive(barrier: Any) -> None:
-    torch.set_num_threads(1)
     barrier.wait(120)
 
 

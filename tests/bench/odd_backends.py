@@ -1,5 +1,6 @@
-"""Backends of another package, registered by entry points, that end a case in every way there is. The model's table of scores is the
-fake backend's, over any vocabulary.
+"""A backend that ends a case in every way there is. The model's table of scores is the fake backend's, over any vocabulary.
+
+Its entry (odd_entries.py) lies apart, as those of other packages should: a study's own process reads it, and loads no torch.
 """
 
 from __future__ import annotations
@@ -8,19 +9,13 @@ import os
 import signal
 import sys
 import threading
-from pathlib import Path
 
 import torch
 from fake_backend import VOCABULARY, FakeBackend
 from torch import Tensor
 
 from inferometer.bench.backends.backend import Prompts
-from inferometer.bench.backends.entry import BackendEntry
 from inferometer.bench.backends.opening import Opening
-from inferometer.bench.backends.requirement import Requirement
-
-HERE = Path(__file__).parent
-POINTS = {"odd": "ODD", "odd-missing": "MISSING"}
 
 
 class OddBackend(FakeBackend):
@@ -47,22 +42,3 @@ def _act(what: str, rows: int) -> None:
         threading.Event().wait()
     if rows >= 5:
         torch.empty(rows << 28, dtype=torch.uint8)
-
-
-ODD = BackendEntry(name="odd", opener="odd_backends:open_backend", stack=None)
-MISSING = BackendEntry(
-    name="odd-missing",
-    opener="odd_backends:open_backend",
-    stack=None,
-    requirements=(Requirement(module="no_such_package", install="no-such-package"),),
-)
-
-
-def install(folder: Path) -> str:
-    """Writes the metadata of a package with these backends, and returns the PYTHONPATH under which it is installed."""
-    metadata = folder / "odd_backends-1.dist-info"
-    metadata.mkdir(parents=True)
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-backends\nVersion: 1\n")
-    points = [f"{name} = odd_backends:{variable}" for name, variable in POINTS.items()]
-    (metadata / "entry_points.txt").write_text("\n".join(["[inferometer.backends]", *points, ""]))
-    return os.pathsep.join([str(HERE.parent.parent / "src"), str(HERE), str(folder)])

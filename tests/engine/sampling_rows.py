@@ -15,7 +15,7 @@ from inferometer.schedule.sampling import SamplingParams
 VOCABULARY = 24
 CPU = torch.device("cpu")
 EOS = (2,)
-quick = settings(deadline=None, max_examples=60)
+quick = settings(deadline=None, max_examples=40)
 
 tokens = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=6)
 

@@ -259,7 +259,7 @@ def test_two_jobs_do_not_write_to_one_file(tmp_path: Path) -> None:
         assert again.done == {1}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(texts=st.lists(st.text(max_size=12), min_size=1, max_size=5), cut=st.integers(0, 400))
 def test_a_result_file_forgets_no_whole_line(tmp_path_factory: pytest.TempPathFactory, texts: list[str], cut: int) -> None:
     path = tmp_path_factory.mktemp("cut") / "out"

@@ -17,7 +17,7 @@ from inferometer.engine.sampler import SamplingBatch, SamplingRow
 from inferometer.engine.sampling_plan import GREEDY, LARGEST_K, Signature
 from inferometer.schedule.sampling import SamplingParams
 
-quick = settings(deadline=None, max_examples=60)
+quick = settings(deadline=None, max_examples=40)
 
 
 @st.composite

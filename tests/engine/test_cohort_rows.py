@@ -39,7 +39,7 @@ def same(got: Facts, want: Facts) -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     stream=st.lists(asked, min_size=1, max_size=10), pages=st.sampled_from((0, 4, 60)), lookahead=st.integers(0, 1), caching=st.booleans()
 )

@@ -136,7 +136,7 @@ REQUESTS = st.lists(
         ),
     ],
 )
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(requests=REQUESTS, how=SETTINGS)
 def test_everybody_gets_the_bits_they_get_alone(family: str, dtype: str, requests: list[Request], how: Setting) -> None:
     numbered = [replace(request, id=i) for i, request in enumerate(requests)]
@@ -159,13 +159,16 @@ def test_under_pressure_sequences_are_preempted_found_again_and_cut_up() -> None
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_prompt_alone_and_at_a_random_place_among_127_others(family: str, tmp_path: Path) -> None:
     place = random.Random(family).randrange(128)
-    check_among_127(tmp_path, family, "cpu", "float32", [place])
+    # Of prompts of every length up to 40 about half come to a new page of 16 within eight tokens.
+    check_among_127(tmp_path, family, "cpu", "float32", [place], new=8)
 
 
-def check_among_127(folder: Path, family: str, device: str, dtype: str, places: list[int], longest: int = 40, **config: object) -> None:
+def check_among_127(
+    folder: Path, family: str, device: str, dtype: str, places: list[int], longest: int = 40, new: int = 20, **config: object
+) -> None:
     draw = random.Random(family)
     prompts = [[draw.randrange(300) for _ in range(draw.randint(1, longest))] for _ in range(128)]
-    params = SamplingParams(max_new_tokens=20, ignore_eos=True, prompt_logprobs=True)
+    params = SamplingParams(max_new_tokens=new, ignore_eos=True, prompt_logprobs=True)
     path = tiny_model(folder, family, **config)
     with LLM(path, dtype=dtype, device=device, weights="dummy", deterministic=True, gpu_memory=4) as llm:
         together = llm.generate(prompts, params)

@@ -24,7 +24,7 @@ def check(draws: Draws, seeds: list[int], positions: list[int], wanted: list[boo
     assert torch.equal(window[wanted], expected(seeds, positions)[wanted])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(seeds_of, seeds_of, st.data())
 def test_a_window_holds_the_numbers_of_seed_and_position_whatever_happened_before(
     seeds: list[int], others: list[int], data: st.DataObject

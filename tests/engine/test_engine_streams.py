@@ -36,7 +36,7 @@ def test_alone_is_what_the_model_gives_without_a_cache(name: str, length: int) -
 
 
 @pytest.mark.parametrize("name", MODELS)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(stream=st.lists(asked(), min_size=1, max_size=9), how=setting())
 def test_everybody_gets_what_they_get_alone(name: str, stream: list[Asked], how: Setting) -> None:
     run(name, stream, how)

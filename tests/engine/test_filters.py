@@ -17,7 +17,7 @@ from inferometer.kernels.token_filters import SELECTED, Filters, bounds_torch
 from inferometer.kernels.token_rows import Drawing
 
 NONE = torch.empty(1, 0, dtype=torch.int64)  # the warpers compared with do not look at tokens
-quick = settings(deadline=None, max_examples=150)
+quick = settings(deadline=None, max_examples=80)
 
 finite = st.floats(-30, 30, width=32)
 tied = st.integers(-4, 4).map(float)

@@ -25,7 +25,7 @@ def on_host(draw: st.DrawFn) -> OnHost:
 
 
 @pytest.mark.parametrize("name", MODELS)
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(stream=st.lists(asked(), min_size=1, max_size=9), how=setting(), where=on_host())
 def test_everybody_gets_what_they_get_alone_wherever_pages_lie(name: str, stream: list[Asked], how: Setting, where: OnHost) -> None:
     run(name, stream, replace(how, on_host=where))

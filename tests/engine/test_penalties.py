@@ -19,7 +19,7 @@ from inferometer.schedule.sampling import SamplingParams
 
 VOCABULARY = 12
 CPU = torch.device("cpu")
-quick = settings(deadline=None, max_examples=80)
+quick = settings(deadline=None, max_examples=50)
 
 tokens = st.lists(st.integers(0, VOCABULARY - 1), max_size=8)
 numbers = st.floats(-30, 30, width=32) | st.integers(-2, 2).map(float) | st.just(-math.inf)

@@ -104,7 +104,7 @@ asked = st.tuples(st.integers(1, 14), st.integers(1, 9), st.integers(0, 6), st.i
 """prompt tokens, new ones, the step before which it comes, and which of three texts it begins."""
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(stream=st.lists(asked, min_size=2, max_size=14), order=st.sampled_from(["continuous", "diagonal"]))
 def test_neither_pass_reads_or_writes_what_the_other_writes(stream: list[tuple[int, int, int, int]], order: str) -> None:
     """Prompts begin alike, so that they find pages that others have filled a moment ago."""
@@ -130,7 +130,8 @@ def test_neither_pass_reads_or_writes_what_the_other_writes(stream: list[tuple[i
 
 
 def test_the_passes_above_were_run() -> None:
-    test_neither_pass_reads_or_writes_what_the_other_writes()
+    if not Watched.pairs:  # by itself
+        test_neither_pass_reads_or_writes_what_the_other_writes()
     assert Watched.pairs > 0
 
 

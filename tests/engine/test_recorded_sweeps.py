@@ -124,14 +124,14 @@ def run(
 
 
 @pytest.mark.parametrize("order", ["continuous", "zigzag", "diagonal"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(stream=st.lists(asked, min_size=1, max_size=14))
 def test_recorded_sweeps_give_what_others_give(order: str, stream: list[tuple[int, int, int, int | None]]) -> None:
     assert run(stream, order, recorded=True)[0] == run(stream, order, recorded=False)[0]
 
 
 @pytest.mark.parametrize("params", [GREEDY, SamplingParams(do_sample=True, temperature=1.3), SamplingParams(repetition_penalty=1.5)])
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(stream=st.lists(asked, min_size=2, max_size=14), least=st.integers(1, 6))
 def test_two_passes_give_what_one_gives(params: SamplingParams, stream: list[tuple[int, int, int, int | None]], least: int) -> None:
     """Prompts of more than so many tokens have one of their own: as a graph up to twice as many, kernel by kernel beyond."""

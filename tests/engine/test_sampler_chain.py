@@ -58,7 +58,7 @@ def transformers_chain(row: SamplingRow) -> LogitsProcessorList:
     return chain
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(rows_of_any_kind, st.integers(0, 1000))
 def test_the_whole_chain_equals_transformers_processors_in_order(rows: list[SamplingRow], seed: int) -> None:
     rows = [

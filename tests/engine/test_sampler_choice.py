@@ -17,7 +17,7 @@ from inferometer.schedule.sampling import SamplingParams
 
 CPU = torch.device("cpu")
 JUST_BELOW_ONE = 1 - 2.0**-53
-quick = settings(deadline=None, max_examples=150)
+quick = settings(deadline=None, max_examples=80)
 
 weights = st.lists(st.sampled_from([0.0, 1e-30, 1e-6, 0.1, 0.5, 1.0]) | st.floats(0, 1), min_size=1, max_size=30).filter(any)
 uniforms = st.floats(0, JUST_BELOW_ONE) | st.sampled_from([0.0, 2.0**-53, 0.5, JUST_BELOW_ONE])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import multiprocessing
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -15,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from quick_interpreter import quicken
+import forked
 
 STALE = 10**8
 """A page that no pool has: reading through it would be noticed."""
@@ -104,10 +102,7 @@ def interpreted() -> Iterator[Callable[..., Any]]:
     """
     if reason := _interpreter_refuses():
         pytest.skip(reason)
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"), initializer=quicken) as pool:
-        with pytest.MonkeyPatch.context() as environment:
-            environment.setenv("TRITON_INTERPRET", "1")
-            assert pool.submit(os.getenv, "TRITON_INTERPRET").result() == "1"
+    with ProcessPoolExecutor(1, mp_context=forked.context(), initializer=forked.begin_interpreting) as pool:
         yield lambda function, *arguments, **named: pool.submit(function, *arguments, **named).result()
 
 

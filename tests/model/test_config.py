@@ -173,7 +173,7 @@ def outcome(config: dict[str, Any]) -> ModelSpec | str:
         return str(error)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(kind=st.sampled_from(sorted(TINY)), change=changes, scaling=st.one_of(st.none(), rope))
 def test_any_configuration_is_read_or_refused_in_one_line(kind: str, change: dict[str, Any], scaling: dict[str, Any] | None) -> None:
     spec = outcome({"model_type": kind, **TINY[kind], **({"rope_scaling": scaling} if scaling else {}), **change})

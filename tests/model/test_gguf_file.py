@@ -134,7 +134,7 @@ def test_every_truncation_is_refused(small: Path, tmp_path: Path) -> None:
             GgufFile(path)
 
 
-@settings(max_examples=300, deadline=1000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=1000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_flipped_bits_are_refused_or_harmless(small: Path, tmp_path: Path, data: st.DataObject) -> None:
     content = bytearray(small.read_bytes())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 import torch
 from tests.parity.configs import DECODERS, ENCODERS, config
@@ -52,12 +54,18 @@ def _batch(step: Step, pages: int) -> RaggedBatch:
     )
 
 
-def _counted(spec: ModelSpec, step: Step) -> int:
-    """What the counter finds. The plain-math attention is a pair of matrix products, which it knows on every device."""
-    cpu = torch.device("cpu")
-    model = Transformer(spec, cpu, torch.float32)
+@cache
+def _model(spec: ModelSpec) -> Transformer:
+    """Of numbers that do not matter, as every step of a family counts it."""
+    model = Transformer(spec, torch.device("cpu"), torch.float32)
     for parameter in model.parameters():
         parameter.data.fill_(0.01)
+    return model
+
+
+def _counted(spec: ModelSpec, step: Step) -> int:
+    """What the counter finds. The plain-math attention is a pair of matrix products, which it knows on every device."""
+    cpu, model = torch.device("cpu"), _model(spec)
     pages = step.sequences if step.cached else 0
     cache = PagedCache(spec, pages, PAGE, cpu, torch.float32) if pages else None
     counter = FlopCounterMode(display=False)

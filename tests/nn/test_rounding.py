@@ -26,17 +26,19 @@ def rounded(name: str, matrix: Tensor) -> QuantWeight:
 
 def by_hand(weight: QuantWeight) -> Tensor:
     """float64 (outputs, inputs), number by number."""
-    out = torch.empty(weight.shape, dtype=torch.float64)
+    out = [[0.0] * weight.inputs for _ in range(weight.outputs)]
+    data, scale = weight.data.float().tolist(), weight.scale.double().tolist()
+    zeros = None if weight.zero is None else weight.zero.double().tolist()
+    order = range(weight.inputs) if weight.order is None else weight.order.tolist()
     for row in range(weight.outputs):
         for k in range(weight.inputs):
             if weight.group is None:
-                out[row, k] = float(weight.data[row, k].float()) * float(weight.scale[row])
+                out[row][k] = data[row][k] * scale[row]
                 continue
-            nibble = int(weight.data[row, k // 2]) >> 4 * (k % 2) & 15
-            zero = 8.0 if weight.zero is None else float(weight.zero[row, k // weight.group])
-            column = k if weight.order is None else int(weight.order[k])
-            out[row, column] = (nibble - zero) * float(weight.scale[row, k // weight.group])
-    return out
+            nibble = int(data[row][k // 2]) >> 4 * (k % 2) & 15
+            zero = 8.0 if zeros is None else zeros[row][k // weight.group]
+            out[row][order[k]] = (nibble - zero) * scale[row][k // weight.group]
+    return torch.tensor(out, dtype=torch.float64)
 
 
 @formats

@@ -279,7 +279,7 @@ def test_one_torch_shard_is_open_at_a_time(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_the_preferred_file_of_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="no weights"):
+    with pytest.raises(ModelError, match=r"no weights \(model\.safetensors"):
         open_checkpoint(tmp_path)
     save_bin({"bin": torch.ones(1)}, tmp_path / "pytorch_model.bin")
     assert "bin" in open_checkpoint(tmp_path).tensors()

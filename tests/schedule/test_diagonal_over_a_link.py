@@ -46,7 +46,7 @@ def test_without_a_link_one_group_enters_a_sweep() -> None:
     assert prompts_of(job(Diagonal(4), 10**5, 32))[:8] == [2048] * 8
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_nobody_lacks_pages_and_no_sweep_runs_more_prompts_than_it_may(data: st.DataObject) -> None:
     page_size = data.draw(st.sampled_from([1, 4, 16]))

@@ -111,7 +111,7 @@ def test_diagonal_in_a_pool_too_small_for_all(pages: int) -> None:
 
 
 @given(pages=st.integers(60, 500), prompt=st.integers(1, 100), new=st.integers(1, 40), groups=st.integers(1, 12), most=st.integers(1, 12))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_diagonal_enters_as_early_as_pages_permit(pages: int, prompt: int, new: int, groups: int, most: int) -> None:
     size = 3
     pages = max(pages, size * pages_at(new - 1, prompt))
@@ -203,7 +203,7 @@ def entries_by_hand(shapes: list[tuple[int, int]], size: int, pages: int, page: 
 
 
 @given(data=st.data(), size=st.integers(1, 3), page=st.sampled_from([1, 4, 16]))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_diagonal_of_unequal_requests_enters_as_early_as_pages_permit(data: st.DataObject, size: int, page: int) -> None:
     shapes = data.draw(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=2, max_size=12))
     most = [pages_at(new - 1, prompt, page) for prompt, new in shapes]
@@ -219,7 +219,7 @@ lives = st.lists(st.tuples(st.integers(1, 60), st.integers(0, 30), st.integers(0
 
 
 @given(lives=lives, page_size=st.sampled_from([1, 2, 5, 16]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_the_peak_of_lives_is_that_of_counting_every_sweep(lives: Sequence[tuple[int, int, int]], page_size: int) -> None:
     counted = [
         sum(-(-(tokens + growth * sweep) // page_size) for tokens, sweeps, growth in lives if sweep <= sweeps) for sweep in range(31)
@@ -228,7 +228,7 @@ def test_the_peak_of_lives_is_that_of_counting_every_sweep(lives: Sequence[tuple
 
 
 @given(data=st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_nobody_in_a_diagonal_of_unequal_requests_ever_lacks_pages(data: st.DataObject) -> None:
     page_size = data.draw(st.sampled_from([1, 4, 16]))
     shapes = data.draw(st.lists(st.tuples(st.integers(1, 70), st.integers(1, 30)), min_size=1, max_size=20))
@@ -246,7 +246,7 @@ def test_nobody_in_a_diagonal_of_unequal_requests_ever_lacks_pages(data: st.Data
     run.check_finished()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     prompts=st.lists(st.integers(1, 70), min_size=1, max_size=4),
     tokens=st.integers(1, 40),

@@ -105,7 +105,7 @@ ADMISSIONS: dict[str, Callable[[], Admission]] = {
 
 @pytest.mark.parametrize("name", ADMISSIONS)
 @given(stream=streams())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_every_request_generates_what_it_does_alone(name: str, stream: Stream) -> None:
     executor = run(stream, ADMISSIONS[name]())
     if "continuous" not in name:
@@ -113,6 +113,6 @@ def test_every_request_generates_what_it_does_alone(name: str, stream: Stream) -
 
 
 @given(stream=streams())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_streams_under_pressure_more_often(stream: Stream) -> None:
     run(stream, Continuous(horizon=0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
@@ -10,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -59,20 +61,28 @@ def test_a_full_pipe_stops_no_request(models: dict[str, Path]) -> None:
     flags = ["--model-id", str(models["llama"]), "--weights", "dummy", "--dtype", "float32", "--device", "cpu", *LIMITS]
     command = [sys.executable, "-m", "inferometer", "serve", "--hostname", "127.0.0.1", "--port", str(port), *flags]
     environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment) as process:
+    # A pipe of one page is full after some 60 lines.
+    with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, pipesize=4096) as process:
         try:
             until(lambda: listens(port), 120)
             connection = HTTPConnection("127.0.0.1", port, timeout=30)
-            for _ in range(1500):  # some 100 KB of log
+            for _ in range(200):  # some 14 KB of log
                 connection.request("POST", "/generate", b"{", {"Content-Type": "application/json"})
                 response = connection.getresponse()
                 response.read()
                 assert response.status == 400
             connection.close()
+            assert process.stderr is not None
+            assert unread(process.stderr.fileno()) > 3800
             process.send_signal(signal.SIGTERM)
             assert process.wait(30) == 0
         finally:
             process.kill()
+
+
+def unread(pipe: int) -> int:
+    """Bytes that lie in it."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def listens(port: int) -> bool:

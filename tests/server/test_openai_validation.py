@@ -253,11 +253,14 @@ def test_every_sequence_needs_a_permit(client: openai.OpenAI, keyed_server: Runn
     with pytest.raises(openai.BadRequestError, match="asks for 5 sequences, and the server takes at most 4"):
         complete(client, n=5)
     with Frozen(keyed_server):
-        stream = complete(client, stream=True, n=2, max_tokens=2)  # its head has come: two permits are taken
+        counted = {"include_usage": True}
+        stream = complete(client, stream=True, n=2, max_tokens=2, stream_options=counted)  # its head has come: two permits are taken
         for more in ({"n": 3}, {"n": 3, "stream": True}, {"prompt": ["a", "b", "c"]}):
             with pytest.raises(openai.RateLimitError, match="overloaded"):
                 complete(client, **more)
-    assert len(list(stream)) == 4
+    chunks = list(stream)  # two or four of tokens: what has come by the time that one is written goes with it
+    assert sorted(choice.index for chunk in chunks for choice in chunk.choices if choice.finish_reason) == [0, 1]
+    assert chunks[-1].usage.completion_tokens == 4
     assert free(client)
 
 

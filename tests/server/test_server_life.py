@@ -62,15 +62,13 @@ def test_what_keeps_it_from_starting_is_one_line(models: dict[str, Path], argume
     ("file", "content", "complaint"),
     [
         ("model.safetensors", b"\xff" * 5000, "model.safetensors: not a whole safetensors file"),
-        ("model.safetensors", None, "no weights (model.safetensors"),
         ("config.json", b"{", "config.json is not valid JSON"),
         ("tokenizer.json", b"{}", "tokenizer.json: not a tokenizer.json that can be read"),
     ],
 )
-def test_a_damaged_model_is_one_line(tmp_path: Path, file: str, content: bytes | None, complaint: str) -> None:
+def test_a_damaged_model_is_one_line(tmp_path: Path, file: str, content: bytes, complaint: str) -> None:
     folder = tiny_model(tmp_path, "llama")
-    if content is not None:
-        (folder / file).write_bytes(content)
+    (folder / file).write_bytes(content)
     if file == "tokenizer.json":
         (folder / "model.safetensors").write_bytes(b"")
     with RunningServer("--model-id", str(folder), "--device", "cpu", wait=False) as server:
@@ -104,15 +102,38 @@ ENVIRONMENT = {
 
 
 @pytest.fixture(scope="module")
-def configured(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """A server told by its environment and by flags, where another's socket was left."""
+def begun(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningServer, int, str]]:
+    """A server told by its environment and by flags, where another's socket was left; what it said, and had told by then, when it first
+    let somebody in who had asked from the start."""
     folder = tmp_path_factory.mktemp("configured")
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(folder / "uds-0"))
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
     environment = {**ENVIRONMENT, "WEIGHTS_CACHE_OVERRIDE": str(models["bloom"])}
-    more = ("--max-stop-sequences", "2", "--shard-uds-path", str(folder / "uds"))
-    with RunningServer("--device", "cpu", *LIMITS, *more, environment=environment) as running:
-        yield running
+    more = ("--max-stop-sequences", "2", "--shard-uds-path", str(folder / "uds"), "--port", str(port))
+    with RunningServer("--device", "cpu", *LIMITS, *more, environment=environment, wait=False) as running:
+        running.port = port
+        while True:
+            try:
+                status = running.get("/health").status
+            except ConnectionRefusedError:
+                assert running.process.poll() is None
+                time.sleep(0.05)
+            else:
+                break
+        yield running, status, running.log
+
+
+@pytest.fixture(scope="module")
+def configured(begun: tuple[RunningServer, int, str]) -> RunningServer:
+    return begun[0]
+
+
+def test_nobody_is_let_in_before_it_is_warm(begun: tuple[RunningServer, int, str]) -> None:
+    _, status, log = begun
+    assert status == 200
+    assert "serving" in log
 
 
 def test_a_stale_socket_file_changes_nothing(configured: RunningServer) -> None:
@@ -145,24 +166,6 @@ def test_a_model_of_the_hub_is_looked_for_in_the_cache_that_was_named(models: di
     ) as server:
         assert server.get("/info").json()["model_id"] == "someone/tiny"
         server.alive()
-
-
-def test_nobody_is_let_in_before_it_is_warm(models: dict[str, Path]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    arguments = ("--model-id", str(models["llama"]), "--weights", "dummy", "--device", "cpu", *LIMITS, "--port", str(port))
-    with RunningServer(*arguments, wait=False) as server:
-        server.port = port
-        while True:
-            try:
-                status = server.get("/health").status
-            except ConnectionRefusedError:
-                assert server.process.poll() is None
-                time.sleep(0.05)
-            else:
-                break
-        assert status == 200
-        assert "serving" in server.log
 
 
 def test_a_signal_lets_open_requests_finish(small_server: RunningServer) -> None:

@@ -14,7 +14,7 @@ from inferometer.text.bytes import ByteTokenizer
 from inferometer.text.detokenise import IncrementalDetokeniser
 from inferometer.text.tokenizer import LibraryTokenizer, Tokenizer
 
-SETTINGS = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 TEXT = st.text(st.one_of(st.characters(codec="utf-8"), st.sampled_from(" ▁.'?!,n'té中🎉👩\u200d<>0xE29FFF|im_end\n")), max_size=40)
 
 

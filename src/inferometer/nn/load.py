@@ -104,7 +104,7 @@ def load(model: Transformer, source: CheckpointSource, family: Family, *, device
     for name, parameter in list(model.named_parameters()):
         if parameter.is_meta and name not in quantised:
             owner, _, attribute = name.rpartition(".")
-            created = nn.Parameter(torch.empty_like(parameter, device=device), requires_grad=False)
+            created = nn.Parameter(torch.empty(parameter.shape, dtype=parameter.dtype, device=device), requires_grad=False)
             setattr(model.get_submodule(owner), attribute, created)
     targets: dict[str, Tensor | QuantWeight] = {**dict(model.named_parameters()), **quantised}
     fill(targets, model.spec, source, family, model.dtype, layouts=model.layouts, ranks=model.collective)

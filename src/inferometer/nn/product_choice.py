@@ -1,8 +1,11 @@
-"""Which product every weight of a model of invariant numerics gets, by its shape: tried on this device, once a shape."""
+"""Which product every weight of a model of invariant numerics gets, by its shape: tried on this device, once a shape.
+
+On the CPU once in a process, whatever the model: what the library does with a shape depends on nothing else but its threads.
+"""
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -33,7 +36,6 @@ class ProductChoice:
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         self._device, self._dtype = device, dtype
         self._forms: dict[Shape, tuple[Form, ...]] = {}
-        self._sizes: dict[Shape, tuple[int, ...]] = {}
 
     def product_with(self, matrix: Matrix) -> Product:
         """The product with a head's matrix."""
@@ -56,12 +58,18 @@ class ProductChoice:
                 self._forms[shape] = agreeing_forms(outputs, inputs, self._dtype, self._device)
             return KernelProduct(weight, bias, self._forms[shape])
         shape = outputs, inputs, bias is not None, packed is not None
-        if shape not in self._sizes:
-            numbers = NUMBERS if inputs >= FEW_INPUTS else MORE_NUMBERS
-            x, trial = cancelling(max(ROWS, min(MOST_ROWS, -(-numbers // outputs))), outputs, inputs, self._dtype)
-            nothing = None if bias is None else torch.zeros_like(bias)
-            self._sizes[shape] = agreeing_sizes(_multiply(trial, nothing, None if packed is None else Packed(trial)), x)
-        return BlockProduct(_multiply(weight, bias, packed), self._sizes[shape])
+        return BlockProduct(_multiply(weight, bias, packed), _agreed(shape, self._dtype, torch.get_num_threads()))
+
+
+@cache
+def _agreed(shape: Shape, dtype: torch.dtype, threads: int) -> tuple[int, ...]:
+    """The sizes of blocks that agree on the CPU, with so many threads as there are now."""
+    del threads
+    outputs, inputs, biased, packed = shape
+    numbers = NUMBERS if inputs >= FEW_INPUTS else MORE_NUMBERS
+    x, trial = cancelling(max(ROWS, min(MOST_ROWS, -(-numbers // outputs))), outputs, inputs, dtype)
+    nothing = torch.zeros(outputs, dtype=dtype) if biased else None
+    return agreeing_sizes(_multiply(trial, nothing, Packed(trial) if packed else None), x)
 
 
 def _multiply(weight: Tensor, bias: Tensor | None, packed: Packed | None) -> Multiply:

@@ -251,4 +251,6 @@ def _materialise(module: nn.Module, device: torch.device) -> None:
         module.quant = quant.empty_on(device)
     for name, parameter in module.named_parameters(recurse=False):
         if not (name == "weight" and quant is not None):
-            setattr(module, name, nn.Parameter(torch.empty_like(parameter, device=device), requires_grad=False))
+            # empty_like of a meta tensor is torch's Python, which imports sympy: a second of every start.
+            empty = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
+            setattr(module, name, nn.Parameter(empty, requires_grad=False))

@@ -257,7 +257,7 @@ OUTCOMES = st.sampled_from(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     outcomes=st.dictionaries(st.tuples(st.sampled_from(["native", "hf"]), st.sampled_from([1, 2, 4])), OUTCOMES),
     memory=st.sampled_from([None, 2 * GIB, 8 * GIB, 24 * GIB]),
@@ -288,7 +288,7 @@ def test_whatever_happens_each_case_has_one_record_and_no_process_stays(
         assert record.status == expected.get(found, found) or untried
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(stop=st.integers(0, 7), again=st.integers(0, 7), isolate=st.booleans())
 def test_going_on_after_a_kill_gives_the_same_cases_none_twice(stop: int, again: int, isolate: bool) -> None:
     class KilledError(Exception):

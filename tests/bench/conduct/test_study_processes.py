@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from odd_backends import install
+from odd_entries import install
 
 STUDY = """
 title = "Odd ends"

@@ -80,7 +80,7 @@ def test_a_field_that_holds_something_else_is_named(tmp_path: Path, path: tuple[
     assert words in str(caught.value)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_whatever_is_read_can_be_reported_in_every_form(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     lines = [record.to_json() for record in sweep(batches=(1, 2), energy=True)]
