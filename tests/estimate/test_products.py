@@ -39,13 +39,13 @@ def _layers() -> int:
 @pytest.mark.parametrize(("quantize", "stored"), [("int8", 1.0), ("int4-g64", 0.5625)])
 def test_many_rows_widen_a_weight_as_a_whole(quantize: str, stored: float) -> None:
     """It is read, and written in the activations' type, beside what the step takes with plain weights."""
-    for batch in (80, 128):
+    for batch in (144, 192):
         beside_ms = _step(batch, quantize=quantize) - _step(batch, quantize=None)
         assert beside_ms == pytest.approx(_layers() * (stored + 2) / 4.3e12 * 1e3, rel=0.15)
 
 
 def test_a_breakdown_has_the_widening_as_memory_traffic() -> None:
-    few, many = ([each for each in _decoding(batch, "int8") if each.op.name.endswith("_widened")] for batch in (64, 80))
+    few, many = ([each for each in _decoding(batch, "int8") if each.op.name.endswith("_widened")] for batch in (64, 144))
     assert not few
     assert {each.binds for each in many} == {"memory"}
     assert sum(each.bytes for each in many) >= 3 * _layers()
@@ -58,6 +58,13 @@ def test_a_kernel_that_widens_on_the_way_has_instructions_to_issue() -> None:
     assert int8[17] > 1.2 * int8[16]
     assert int4[5] > 1.2 * int4[4]
     assert int4[17] > 1.1 * int8[17]
+
+
+def test_a_hopper_widens_small_maps_alone_for_up_to_128_rows() -> None:
+    """Of opt-6.7b's the output map, which has no more than 2^24 weights; all of int4's."""
+    widened = {name: {each.op.shape for each in _decoding(80, name) if each.op.name.endswith("_widened")} for name in ("int8", "int4-g64")}
+    assert widened["int8"] == {(4096, 4096)}
+    assert len(widened["int4-g64"]) > 2
 
 
 def test_matrix_units_that_read_bytes_leave_less_to_widen() -> None:

@@ -96,6 +96,7 @@ class TestTable:
         """Of int8 alone, with fewer inputs an iteration where outputs are more; more than 64 rows of others are for a weight widened as a
         whole."""
         monkeypatch.setattr(quant_launch, "capability", lambda device: (9, 0))
+        monkeypatch.setattr(quant_launch, "MANY_WEIGHTS", 256 * 256 - 1)
         weight = drawn_weight(outputs, inputs, "int8")
         launches = quant_candidates(rows, weight)
         assert quant_tiling(rows, weight) == launches[0]
@@ -107,7 +108,8 @@ class TestTable:
             assert each.stages * each.block * (each.outputs + 2 * padded) <= 227 * 1024
         assert most_rows(weight) == 128
         assert not quant_candidates(129, weight)
-        assert {most_rows(replace(weight, activations="int8")), most_rows(drawn_weight(512, 256, "fp8"))} == {64}
+        others = replace(weight, activations="int8"), drawn_weight(512, 256, "fp8"), drawn_weight(256, 128, "int8")
+        assert {most_rows(other) for other in others} == {64}
         monkeypatch.setattr(quant_launch, "capability", lambda device: (8, 0))
         assert most_rows(weight) == 64
         assert not any(each.readied for each in quant_candidates(rows, weight))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from inferometer.engine.engine import Engine
 from inferometer.engine.llm import LLM
 from inferometer.engine.sweep_graphs import rows_bucket
 from inferometer.schedule.emission import Emission
-from inferometer.server.warm_up import Recording, warm_up
+from inferometer.server.warm_up import Recording, settle, warm_up
 from tiny_models import tiny_model
 
 
@@ -59,3 +60,12 @@ def test_small_engines_are_warmed_up_as_well(tmp_path: Path, seats: int, pages: 
     warm_up(watched, total)
     assert not watched.has_work
     assert watched.scheduler.pool.in_use == 0
+
+
+def test_what_there_is_by_then_is_not_looked_through_again(tmp_path: Path) -> None:
+    llm = LLM(tiny_model(tmp_path, "llama"), dtype="float32", device="cpu", weights="dummy")
+    kept = [[number] for number in range(5_000)]
+    assert len(gc.get_objects()) > 5_000
+    settle(llm)
+    assert len(gc.get_objects()) < 1_000
+    assert len(kept) == 5_000

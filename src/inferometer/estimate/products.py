@@ -19,10 +19,11 @@ _WIDENED_SHARE = 0.78
 # int4 at 16 rows takes an H200 69 us a layer of opt-6.7b (docs/quantize.md); int8 at 32 and 64 rows, widened, took 3.4 ms of bloomz-7b1's
 # steps and 1.3 of doc004-1.3b's.
 _WIDENED_A_CYCLE = ((4, math.inf), (16, 13.0), (32, 6.9), (64, 3.5))
-# The same where matrix units read int8's bytes as they lie: launches of opt-6.7b's maps take an H200 21 to 26 us for 32 rows and 26 to 35
-# for 64 (kernels/quant_launch.py); narrower maps of doc004-1.3b a tenth longer in proportion.
-_BYTES_A_CYCLE = ((4, math.inf), (16, 13.0), (32, 8.5), (64, 7.5))
+# The same where matrix units read int8's bytes as they lie: launches of opt-6.7b's maps take an H200 21 to 26 us for 32 rows, 26 to 35 for
+# 64 and 45 to 65 for 128 (kernels/quant_launch.py); of doc004-1.3b's, which are narrower, a tenth longer in proportion.
+_BYTES_A_CYCLE = ((4, math.inf), (16, 13.0), (32, 8.5), (64, 7.5), (128, 4.3))
 _READS_BYTES = "9.0"
+_MANY_WEIGHTS = 1 << 24  # kernels/quant_launch.py
 _VECTOR_SHARE = 0.5
 
 
@@ -93,17 +94,25 @@ class Products:
     def _widened_on_the_way_s(self, op: Op) -> float:
         """Seconds of instructions that a product's kernel takes to widen its weight."""
         rows, outputs, inputs = op.shape
-        device, stored = self.machine.device, self.formats.weights
-        in_bytes = device.compute_capability == _READS_BYTES and stored is not None and stored.element == "int8"
-        rates = _BYTES_A_CYCLE if in_bytes else _WIDENED_A_CYCLE
+        device = self.machine.device
+        rates = _BYTES_A_CYCLE if self._in_bytes else _WIDENED_A_CYCLE
         a_cycle = next((weights for most, weights in rates if rows <= most), math.inf)
         if device.boost_clock_hz is None:
             return 0.0
         return outputs * inputs * op.groups / (a_cycle * device.multiprocessors * device.boost_clock_hz)
 
+    @property
+    def _in_bytes(self) -> bool:
+        """Whether matrix units read the weights as they lie."""
+        stored = self.formats.weights
+        return self.machine.device.compute_capability == _READS_BYTES and stored is not None and stored.element == "int8"
+
     def _widens(self, op: Op) -> bool:
         """Whether the weight is widened as a whole first."""
-        return self.machine.asynchronous and self._narrow(op) and 0 < self.stack.widened_rows < op.shape[0]
+        if not (self.machine.asynchronous and self._narrow(op) and 0 < self.stack.widened_rows < op.shape[0]):
+            return False
+        rows, outputs, inputs = op.shape
+        return not (self._in_bytes and rows <= _BYTES_A_CYCLE[-1][0] and outputs * inputs > _MANY_WEIGHTS)
 
     def _narrow(self, op: Op) -> bool:
         """Whether the weight lies in fewer bits than it is multiplied in."""

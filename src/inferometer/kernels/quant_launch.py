@@ -60,6 +60,10 @@ MANY_BYTES: dict[int, tuple[tuple[int, int, int, int, int], ...]] = {
 (H200). Widened as a whole, the same took 93 to 99 us; 256 rows, widened, 101 and 107 us, and 180 and 213 here."""
 MOST_READIED_ROWS = max(MANY_BYTES)
 """Of such a launch: beyond, its sums are more than registers hold, and the weight is no longer what matters."""
+MANY_WEIGHTS = 1 << 24
+"""Weights above which it serves more than 64 rows. A step of doc004-1.3b, whose maps have up to so many, took 1.1 ms more at 128 rows than
+with plain weights, and 0.9 where they were widened as a whole; a prompt of 100 tokens of bloomz-7b1, whose maps have more, 8.0 ms and 11.0
+(H200)."""
 READIED_NIBBLES: tuple[tuple[int, int, int, int, int], ...] = ((128, 256, 4, 3, 2), (64, 256, 4, 2, 4), (64, 256, 4, 3, 3))
 """The same of int4, whose rows such a launch has put in order."""
 MOST_WIDENED_ROWS = 64
@@ -131,7 +135,8 @@ def _readied_first(rows: int, weight: QuantWeight) -> bool:
 def most_rows(weight: QuantWeight) -> int:
     """That such launches serve on the weight's device."""
     hopper = IN_BYTES[0] <= capability(weight.device) < IN_BYTES[1]
-    return MOST_READIED_ROWS if hopper and weight.kind == "int8" and weight.activations == "wide" else MOST_WIDENED_ROWS
+    many = weight.kind == "int8" and weight.activations == "wide" and weight.outputs * weight.inputs > MANY_WEIGHTS
+    return MOST_READIED_ROWS if hopper and many else MOST_WIDENED_ROWS
 
 
 def _whole_table(weight: QuantWeight) -> dict[int, tuple[tuple[int, int, int, int], ...]]:

@@ -99,7 +99,7 @@ def _start(settings: ServerSettings, link: _Link) -> Callable[[], None]:
     from inferometer.engine.parallel.leader import Leader
     from inferometer.server.embedding_loop import EmbeddingLoop
     from inferometer.server.engine_loop import EngineLoop
-    from inferometer.server.warm_up import warm_up
+    from inferometer.server.warm_up import settle, warm_up
 
     llm = LLM(
         settings.model_path,
@@ -121,10 +121,12 @@ def _start(settings: ServerSettings, link: _Link) -> Callable[[], None]:
         threading.Thread(target=_tell_failure, args=(llm.ranks, link), name="failure", daemon=True).start()
     if llm.spec.encoder:
         llm.encode([[0]])
+        settle(llm)
         link.send(_ready(llm, None, settings))
         return EmbeddingLoop(llm, link.commands, link.send).run
     engine = serving_engine(llm, settings)
     warm_up(engine, settings.total_tokens)
+    settle(llm)
     link.send(_ready(llm, engine, settings))
     return EngineLoop(engine, link.commands, link.send).run
 

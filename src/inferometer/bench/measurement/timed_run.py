@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from inferometer.bench.backends.backend import Backend, Prompts
@@ -33,15 +35,31 @@ def timed_run(case: Case, backend: Backend, prompts: Prompts, clock: Callable[[]
 
     Raises RuntimeError where other tokens come back than were asked for, and whatever the backend raises.
     """
-    if case.forward_only:
-        return _forward(case, backend, prompts, clock)
-    run = _steps if case.decode_only else _phases if backend.phased else _whole
-    times = run(case, backend, prompts, clock)
+    with full_collections_later():
+        if case.forward_only:
+            return _forward(case, backend, prompts, clock)
+        run = _steps if case.decode_only else _phases if backend.phased else _whole
+        times = run(case, backend, prompts, clock)
     tokens = backend.finish()
     if [len(row) for row in tokens] != [case.steps + 1] * case.batch_size:
         lengths = sorted({len(row) for row in tokens})
         raise RuntimeError(f"{len(tokens)} rows of {lengths} tokens came back, not {case.batch_size} of {case.steps + 1}")
     return times
+
+
+@contextmanager
+def full_collections_later() -> Iterator[None]:
+    """While it lasts Python looks through young objects alone for cycles that nobody refers to, as often as ever.
+
+    A look through all that was ever imported comes at any moment of any run, and takes 50 to 350 ms: prompts of 42 ms took 77. A server
+    has put that out of sight (`server/warm_up.py`).
+    """
+    young, middle, old = gc.get_threshold()
+    gc.set_threshold(young, middle, 1 << 30)
+    try:
+        yield
+    finally:
+        gc.set_threshold(young, middle, old)
 
 
 def _forward(case: Case, backend: Backend, prompts: Prompts, clock: Callable[[], float]) -> Times:
