@@ -65,6 +65,18 @@ def test_a_stack_that_would_widen_the_weights_is_not_timed_beside_one_that_does_
         benchmark(asked(tmp_path, GPTQ, backends=("native", backend)), lambda record: None)
 
 
+@pytest.mark.parametrize("form", ["int8", "int4-g64"])
+def test_weights_that_this_package_rounded_are_not_rounded_again_by_another(tmp_path: Path, form: str) -> None:
+    """int8 is also what the other stack's own format is called."""
+    ours = {"quant_method": "inferometer", "format": form, "version": 2}
+    found = benchmark(asked(tmp_path, ours), lambda record: None)
+    assert [(record.status, record.quantize) for record in found] == [("ok", form)]
+    with pytest.raises(
+        UserError, match=rf"tiny-llama's weights are in few bits of {form} from inferometer quantize, which --backend hf would"
+    ):
+        benchmark(asked(tmp_path, ours, backends=("native", "hf")), lambda record: None)
+
+
 @pytest.mark.parametrize("backend", ["native", "hf"])
 def test_another_format_than_the_checkpoints_is_refused(tmp_path: Path, backend: str) -> None:
     with pytest.raises(UserError, match="--quantize int8: the checkpoint is in awq already"):

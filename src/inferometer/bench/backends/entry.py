@@ -28,8 +28,8 @@ class BackendEntry:
     What follows is what it takes of a request: values of --dtype, --quantize, --kv-dtype, --admission and --device, families of models, and
     whether it has --deterministic, --watermark, random sampling, --forward-only, --gpu-memory, --decode-at and --tensor-parallel.
     reference: whether others may be checked against it. stored: whether it multiplies by the few bits of GPTQ, AWQ and compressed-tensors
-    checkpoints; the others would read the plain weights that those stand for, another case. in_process: whether the model runs in the
-    process that opens it; the only other kind is a server that answers over HTTP.
+    checkpoints, and of `inferometer quantize`; the others would read the plain weights that those stand for, another case. in_process:
+    whether the model runs in the process that opens it; the only other kind is a server that answers over HTTP.
     """
 
     name: str
@@ -87,10 +87,13 @@ class BackendEntry:
         module = self.requirements[0].module
         return versions([module], self.python)[module]
 
-    def refusal(self, request: BenchRequest, *, spec: ModelSpec | None = None, device: str | None = None) -> str | None:
+    def refusal(
+        self, request: BenchRequest, *, spec: ModelSpec | None = None, device: str | None = None, rounded: bool = False
+    ) -> str | None:
         """Why the backend does not run such a request, in one line that names the option and the remedy; None if it does.
 
-        spec: the model, where it is known; device: "cpu" or "cuda", where that is. What no backend could do, `BenchRequest.check` says.
+        spec: the model, where it is known; device: "cpu" or "cuda", where that is; rounded: whether its checkpoint is one that
+        `inferometer quantize` wrote. What no backend could do, `BenchRequest.check` says.
         """
         for flag, takes in (("deterministic", self.deterministic), ("watermark", self.watermark), ("forward_only", self.forward_only)):
             if getattr(request, flag) and not takes:
@@ -103,14 +106,16 @@ class BackendEntry:
             return f"--kv-dtype {request.kv_dtype} is not run by --backend {self.name}; {instead}"
         if request.decode_only and request.kv_dtype != "auto":
             return "--decode-at fills a cache of the activations' type; leave --kv-dtype out"
-        method = stored_method(request.quantize)
+        stored = method = stored_method(request.quantize)
+        if rounded:
+            method = f"{request.quantize} from inferometer quantize"
         if method is not None and not self.stored:
             whose = "the checkpoint's" if spec is None else f"{spec.name}'s"
             return (
                 f"{whose} weights are in few bits of {method}, which --backend {self.name} would measure widened to plain ones; "
                 "use --backend native, or the checkpoint before quantisation"
             )
-        if method is None and request.quantize is not None and full_name(request.quantize) not in self.quantize:
+        if stored is None and request.quantize is not None and full_name(request.quantize) not in self.quantize:
             named = " or ".join(name for name in self.quantize if not name.endswith(KEPT_HEAD))
             instead = f"use --quantize {named}, or none" if self.quantize else "leave one of them out"
             return f"--quantize {request.quantize} is not run by --backend {self.name}; {instead}"

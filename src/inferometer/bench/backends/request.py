@@ -150,10 +150,10 @@ class BenchRequest:
         if not 0 < self.request_timeout < inf:
             raise UserError(f"--request-timeout must be a number of seconds above 0, not {self.request_timeout}")
 
-    def check_backends(self, *, spec: ModelSpec | None = None, device: str | None = None) -> None:
-        """Raises UserError for what a backend does not run: of any model, or of this one on "cpu" or "cuda"."""
+    def check_backends(self, *, spec: ModelSpec | None = None, device: str | None = None, rounded: bool = False) -> None:
+        """Raises UserError for what a backend does not run: of any model, or of this one on "cpu" or "cuda"; rounded: see `refusal`."""
         for name in self.backends:
-            reason = entry(name).refusal(self, spec=spec, device=device)
+            reason = entry(name).refusal(self, spec=spec, device=device, rounded=rounded)
             if reason is not None:
                 raise UserError(reason)
 

@@ -76,7 +76,8 @@ def resolve(request: BenchRequest) -> Opening:
         resolve_quantize(quantize, stored)  # refuses another format than the checkpoint is in
         quantize = quantize or stored.named
     resolved = replace(request, dtype=str(dtype).removeprefix("torch."), quantize=quantize)
-    resolved.check_backends(spec=description.spec, device=device.type)
+    rounded = stored is not None and stored.method == "inferometer"
+    resolved.check_backends(spec=description.spec, device=device.type, rounded=rounded)
     return Opening(request=resolved, description=description, device=device, dtype=dtype)
 
 
