@@ -119,6 +119,18 @@ def test_remedies_make_it_fit(model: str, device: str, changes: dict[str, object
     assert _estimate(model, device, **(changes | asked)).fits
 
 
+@pytest.mark.parametrize(("length", "batch"), [(512, 25081), (511, 20000), (100, 3000), (4000, 9), (9000, 9)])
+def test_the_longest_prompts_of_a_batch_that_fits_are_no_shorter_than_its_own(length: int, batch: int) -> None:
+    """With one token each: then shorter prompts take more, of which a pass holds more and each has its page."""
+    asked: dict[str, object] = {"batch_size": batch, "sequence_length": length, "decode_length": 1}
+    found = _estimate("llama-3.1-8b", "l4", **asked)
+    assert found.fits
+    assert found.largest_context is not None
+    assert found.largest_context >= length
+    assert _estimate("llama-3.1-8b", "l4", **(asked | {"sequence_length": found.largest_context})).fits
+    assert not _estimate("llama-3.1-8b", "l4", **(asked | {"sequence_length": found.largest_context + 1})).fits
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -47,7 +47,7 @@ def fit(request: Request, needed: Memory) -> Fit:
     short = needed.device_bytes - request.device.usable_memory_bytes
     # By the memory that `needed` is of: in groups a batch takes what those take that are in flight.
     largest = largest_batch(request.workload, _room(request))
-    longest = largest_context(request.workload, _room(request), request.spec.context_limit)
+    longest = largest_context(request.workload, _room(request), request.spec.context_limit, request.stack.sweep_tokens)
     if short <= 0:
         return Fit(short_by_bytes=None, remedy=None, largest_batch=largest, largest_context=longest)
     remedy = f"--batch-size {largest}" if largest else next(_remedies(request), None)
