@@ -64,6 +64,7 @@ def test_a_folder_runs_like_the_model_it_was_made_from(
     said = answer(capsys, "quantize", model, "--quantize", "int4-g32", "-o", out, "--json", *more)
     assert said["path"] == str(out)
     assert said["bytes"] == sum(path.stat().st_size for path in out.iterdir())
+    assert said["calibration_tokens"] == (len(text.read_bytes()) if calibrate else None)  # of a byte each, in fewer pieces than 32
     assert {"config.json", "model.safetensors", "tokenizer.json", "generation_config.json"} == {path.name for path in out.iterdir()}
     params = SamplingParams(max_new_tokens=8, ignore_eos=True)
     found = LLM(out, device="cpu", dtype="float32", gpu_memory=0.1).generate("Ships come", params)[0]
@@ -180,6 +181,19 @@ def test_what_would_do_nothing_is_refused(model: Path, tmp_path: Path, capsys: p
     assert "--windows 4 says how much of a text to take; add --calibrate" in said
     assert "-o must name a folder" in refused(capsys, "quantize", model, "--quantize", "int8", "-o", "")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_text_of_less_than_one_piece_does_not_calibrate(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A piece is as long as this model's context, of 64 tokens; one of the text is a byte."""
+    asked = ["quantize", str(model), "--quantize", "int4-g32", "--device", "cpu", "-o", str(tmp_path / "out"), "--calibrate"]
+    text = tmp_path / "text.txt"
+    for length, has in (0, "0 tokens"), (1, "1 token"), (63, "63 tokens"):
+        text.write_text("a" * length)
+        assert f"the text has {has}, and at least 64 are needed; give a longer one" in refused(capsys, *asked, text)
+        assert not (tmp_path / "out").exists()
+    text.write_text("a" * 150)
+    assert main([*asked, str(text), "--windows", "2"]) == 0
+    assert capsys.readouterr().out.endswith(", calibrated on 128 tokens\n")
 
 
 @pytest.mark.parametrize("tensor", ["model.layers.0.mlp.up_proj.weight", "model.norm.weight", "model.embed_tokens.weight"])
