@@ -140,6 +140,19 @@ def test_quality_is_that_of_a_float64_evaluation(model: Path, text: Path, capsys
     assert found["top1_agreement"] == pytest.approx(sum(agreed) / count)
 
 
+@pytest.mark.parametrize(("length", "remark"), [(2, "only one token was"), (32, "only 31 tokens were"), (33, None)])
+def test_quality_on_a_few_tokens_is_remarked(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], length: int, remark: str | None
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("a" * length)
+    assert main(["quality", str(model), "--reference", str(model), "--file", str(text), "--device", "cpu", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["tokens"] == length - 1
+    wanted = None if remark is None else f"inferometer: {remark} predicted, which says nothing of a format; give a longer text"
+    assert [line for line in err.splitlines() if "predicted" in line] == ([] if wanted is None else [wanted])
+
+
 @pytest.mark.parametrize("kv_dtype", ["int8", "fp8"])
 def test_quality_of_a_cache(model: Path, text: Path, capsys: pytest.CaptureFixture[str], kv_dtype: str) -> None:
     found = answer(capsys, "quality", model, "--kv-dtype", kv_dtype, "--file", text, "--device", "cpu", "--json")
