@@ -41,6 +41,20 @@ def test_json_has_everything_of_each_completion(tmp_path: Path, capsys: pytest.C
     assert first["finish_reason"] == "length"
 
 
+@pytest.mark.parametrize(
+    ("prompts", "warned"),
+    [(("opt-1.3b", "hello"), True), (("opt-1.3b",), False), (("hello", "opt-1.3b"), False)],
+)
+def test_a_model_among_the_prompts_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], prompts: tuple[str, ...], warned: bool
+) -> None:
+    """Other commands take it there."""
+    assert main([*arguments(tmp_path), *prompts]) == 0
+    err = capsys.readouterr().err
+    assert (err == "inferometer: warning: opt-1.3b is a prompt here, and the model is another; --model opt-1.3b loads it\n") == warned
+    assert bool(err) == warned
+
+
 def test_the_prompt_may_come_from_standard_input(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,7 @@ def test_a_folder_runs_like_the_model_it_was_made_from(
     said = answer(capsys, "quantize", model, "--quantize", "int4-g32", "-o", out, "--json", *more)
     assert said["path"] == str(out)
     assert said["bytes"] == sum(path.stat().st_size for path in out.iterdir())
+    assert said["calibration_tokens"] == (len(text.read_bytes()) if calibrate else None)  # of a byte each, in fewer pieces than 32
     assert {"config.json", "model.safetensors", "tokenizer.json", "generation_config.json"} == {path.name for path in out.iterdir()}
     params = SamplingParams(max_new_tokens=8, ignore_eos=True)
     found = LLM(out, device="cpu", dtype="float32", gpu_memory=0.1).generate("Ships come", params)[0]
@@ -139,6 +140,19 @@ def test_quality_is_that_of_a_float64_evaluation(model: Path, text: Path, capsys
     assert found["top1_agreement"] == pytest.approx(sum(agreed) / count)
 
 
+@pytest.mark.parametrize(("length", "remark"), [(2, "only one token was"), (32, "only 31 tokens were"), (33, None)])
+def test_quality_on_a_few_tokens_is_remarked(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], length: int, remark: str | None
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("a" * length)
+    assert main(["quality", str(model), "--reference", str(model), "--file", str(text), "--device", "cpu", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["tokens"] == length - 1
+    wanted = None if remark is None else f"inferometer: {remark} predicted, which says nothing of a format; give a longer text"
+    assert [line for line in err.splitlines() if "predicted" in line] == ([] if wanted is None else [wanted])
+
+
 @pytest.mark.parametrize("kv_dtype", ["int8", "fp8"])
 def test_quality_of_a_cache(model: Path, text: Path, capsys: pytest.CaptureFixture[str], kv_dtype: str) -> None:
     found = answer(capsys, "quality", model, "--kv-dtype", kv_dtype, "--file", text, "--device", "cpu", "--json")
@@ -180,6 +194,19 @@ def test_what_would_do_nothing_is_refused(model: Path, tmp_path: Path, capsys: p
     assert "--windows 4 says how much of a text to take; add --calibrate" in said
     assert "-o must name a folder" in refused(capsys, "quantize", model, "--quantize", "int8", "-o", "")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_text_of_less_than_one_piece_does_not_calibrate(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A piece is as long as this model's context, of 64 tokens; one of the text is a byte."""
+    asked = ["quantize", str(model), "--quantize", "int4-g32", "--device", "cpu", "-o", str(tmp_path / "out"), "--calibrate"]
+    text = tmp_path / "text.txt"
+    for length, has in (0, "0 tokens"), (1, "1 token"), (63, "63 tokens"):
+        text.write_text("a" * length)
+        assert f"the text has {has}, and at least 64 are needed; give a longer one" in refused(capsys, *asked, text)
+        assert not (tmp_path / "out").exists()
+    text.write_text("a" * 150)
+    assert main([*asked, str(text), "--windows", "2"]) == 0
+    assert capsys.readouterr().out.endswith(", calibrated on 128 tokens\n")
 
 
 @pytest.mark.parametrize("tensor", ["model.layers.0.mlp.up_proj.weight", "model.norm.weight", "model.embed_tokens.weight"])

@@ -172,6 +172,13 @@ def test_one_token_in_groups_is_answered_for_any_batch(capsys: pytest.CaptureFix
     assert "the largest batch of these lengths is not bounded by memory, the longest prompts of this batch " in capsys.readouterr().out
 
 
+def test_what_would_fit_is_one_line_that_names_a_format_and_devices(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["estimate", "llama-3.1-70b", "--device", "h100-sxm", "--batch-size", "32", "--sequence-length", "2048"]) == 0
+    (line,) = [each for each in capsys.readouterr().out.splitlines() if each.startswith("does not fit")]
+    _, _, ways = line.partition("it would fit ")
+    assert ways.startswith("with --quantize int4-g64, with --tensor-parallel 2 --gpus 2, or at the speed of the host link with --offload w")
+
+
 def test_a_model_that_is_only_estimated_has_an_answer(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}')
     for model in ("mixtral-8x7b", str(tmp_path)):

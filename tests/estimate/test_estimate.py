@@ -97,26 +97,68 @@ def test_what_does_not_fit_is_priced_and_the_remedy_holds() -> None:
     assert _estimate("llama-2-70b", "h100-sxm", sequence_length=1000, quantize="int8").fits
 
 
+_LONG = {"batch_size": 32, "sequence_length": 2048, "decode_length": 256}
+
+
 @pytest.mark.parametrize(
-    ("model", "device", "changes", "remedy"),
+    ("model", "device", "changes", "remedies"),
     [
-        ("llama-2-7b", "h100-sxm", {"batch_size": 4000}, {"batch_size": None}),
-        ("opt-13b", "rtx-4090", {}, {"quantize": "int8"}),
-        ("llama-2-70b", "rtx-4090", {}, {"tensor_parallel": 8, "gpus": 8}),
-        ("opt-6.7b", "l4", {"dtype": "float32"}, {"dtype": "float16"}),
+        ("opt-6.7b", "l4", {"batch_size": 4000}, ["--batch-size"]),
+        ("llama-2-7b", "h100-sxm", {"batch_size": 4000}, ["--tensor-parallel --gpus", "--batch-size"]),
+        ("opt-13b", "rtx-4090", {}, ["--quantize int8", "--tensor-parallel 2 --gpus 2"]),
+        ("opt-13b", "rtx-4090", {"gpus": 2}, ["--quantize int8", "--tensor-parallel 2"]),
+        ("llama-2-70b", "rtx-4090", {}, ["--tensor-parallel 8 --gpus 8"]),
+        ("llama-2-70b", "rtx-4090", {"dtype": "float32"}, ["--dtype float16 --tensor-parallel 8 --gpus 8"]),
+        ("opt-6.7b", "l4", {"dtype": "float32"}, ["--dtype float16", "--tensor-parallel 2 --gpus 2"]),
+        ("llama-3.1-70b", "h100-sxm", _LONG, ["--quantize int4-g64", "--tensor-parallel 2 --gpus 2"]),
+        ("llama-3.1-70b", "h100-sxm", _LONG | {"batch_size": 2000}, ["--quantize --batch-size", "--tensor-parallel --gpus --batch-size"]),
+        ("opt-175b", "rtx-3090", {"batch_size": 400}, ["--quantize --tensor-parallel --gpus --batch-size"]),
     ],
 )
-def test_remedies_make_it_fit(model: str, device: str, changes: dict[str, object], remedy: dict[str, object]) -> None:
+def test_remedies_make_it_fit(model: str, device: str, changes: dict[str, object], remedies: list[str]) -> None:
+    """Each by itself; of those that are told with a number here, it is that one."""
     found = _estimate(model, device, **changes)
-    assert found.remedy is not None
-    words = found.remedy.split()
-    given = dict(zip(words[::2], words[1::2], strict=True))
-    assert set(given) == {"--" + name.replace("_", "-") for name in remedy}
-    for name, value in remedy.items():
-        assert value is None or given["--" + name.replace("_", "-")] == str(value)
-    kinds = {"--dtype": str, "--quantize": str}
-    asked = {flag.removeprefix("--").replace("-", "_"): kinds.get(flag, int)(value) for flag, value in given.items()}
-    assert _estimate(model, device, **(changes | asked)).fits
+    assert [_form(each, like) for each, like in zip(found.fit.remedies, remedies, strict=True)] == remedies
+    assert found.to_dict()["remedies"] == list(found.fit.remedies)
+    assert found.to_dict()["remedy"] == found.fit.remedies[0]
+    for each in found.fit.remedies:
+        assert _estimate(model, device, **(changes | _asked(each))).fits
+        if "batch_size" in _asked(each):
+            more = _asked(each) | {"batch_size": int(str(_asked(each)["batch_size"])) + 1}
+            assert not _estimate(model, device, **(changes | more)).fits
+
+
+def _form(remedy: str, like: str) -> str:
+    """The remedy without its values, if the other is without them."""
+    bare = all(word.startswith("--") for word in like.split())
+    return " ".join(word for word in remedy.split() if word.startswith("--") or not bare)
+
+
+def _asked(remedy: str) -> dict[str, object]:
+    words = remedy.split()
+    given = {flag.removeprefix("--").replace("-", "_"): value for flag, value in zip(words[::2], words[1::2], strict=True)}
+    return {name: value if name in ("dtype", "quantize") else int(value) for name, value in given.items()}
+
+
+def test_what_keeps_the_batch_is_the_least_that_does() -> None:
+    found = _estimate("llama-3.1-70b", "h100-sxm", **_LONG)
+    assert found.fit.remedies == ("--quantize int4-g64", "--tensor-parallel 2 --gpus 2")
+    int8 = _estimate("llama-3.1-70b", "h100-sxm", **_LONG, quantize="int8")
+    assert not int8.fits
+    # Of more sequences than two devices hold, four do.
+    assert "--tensor-parallel 4 --gpus 4" in _estimate("llama-3.1-70b", "h100-sxm", **(_LONG | {"batch_size": 100})).fit.remedies
+
+
+@pytest.mark.parametrize(("length", "batch"), [(512, 25081), (511, 20000), (100, 3000), (4000, 9), (9000, 9)])
+def test_the_longest_prompts_of_a_batch_that_fits_are_no_shorter_than_its_own(length: int, batch: int) -> None:
+    """With one token each: then shorter prompts take more, of which a pass holds more and each has its page."""
+    asked: dict[str, object] = {"batch_size": batch, "sequence_length": length, "decode_length": 1}
+    found = _estimate("llama-3.1-8b", "l4", **asked)
+    assert found.fits
+    assert found.largest_context is not None
+    assert found.largest_context >= length
+    assert _estimate("llama-3.1-8b", "l4", **(asked | {"sequence_length": found.largest_context})).fits
+    assert not _estimate("llama-3.1-8b", "l4", **(asked | {"sequence_length": found.largest_context + 1})).fits
 
 
 @pytest.mark.parametrize(

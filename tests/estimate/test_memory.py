@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inferometer.estimate.largest import largest_batch
+from inferometer.estimate.largest import largest_batch, largest_context
 from inferometer.estimate.memory import activation_bytes, kv_bytes, logit_bytes, memory
 from inferometer.estimate.stack import STACKS
 from inferometer.estimate.workload import Workload
@@ -134,6 +134,18 @@ def test_the_largest_batch_fits_and_the_next_does_not(name: str, slug: str, stac
     assert largest is not None
     assert largest == 0 or fits(replace(asked, batch=largest))
     assert not fits(replace(asked, batch=largest + 1))
+
+
+@given(st.integers(1, 40), st.integers(1, 3), st.integers(1, 200), st.integers(1, 9), st.integers(1, 300))
+def test_no_longer_prompts_fit_than_the_longest(batch: int, generated: int, sweep: int, page: int, room: int) -> None:
+    asked = Workload(batch=batch, length=1, generated=generated)
+
+    def fits(work: Workload) -> bool:
+        return work.held_tokens(page, sweep) <= room
+
+    fitting = [length for length in range(1, 301) if fits(replace(asked, length=length))]
+    assert largest_context(asked, fits, 300 + generated, sweep) == max(fitting, default=0)
+    assert largest_context(asked, fits, None, sweep) == max(fitting, default=0)
 
 
 @given(st.integers(1, 90), st.integers(1, 90), st.integers(1, 40), st.sampled_from([1, 3, 16]), st.integers(1, 9))

@@ -94,3 +94,11 @@ def test_fewer_in_flight_read_the_weights_more_often() -> None:
     # 13.3 GB at 2.039 TB/s, in eight sweeps of all, and of each group.
     assert least("zigzag") > 8 * 13.3 / 2.039
     assert least("row") > 16 * 8 * 12.9 / 2.039
+
+
+def test_an_encoder_whose_weights_stream_waits_for_the_link() -> None:
+    held, found = (
+        estimate("bert-base", "l4", batch_size=1, sequence_length=512, offload=offload, calibration=None)
+        for offload in (None, "weights:0.5")
+    )
+    assert found.bound["forward_ms"] > 1.2 * held.bound["forward_ms"]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +15,7 @@ import pytest
 from inferometer.kernels import cpu_library as module
 from inferometer.kernels.cpu_library import cpu_library
 
+SAID = "inferometer: compiling kernels for this CPU, once (some 20 s)\n"
 # A compiler that has the answer: it copies to where it was told to write.
 COPIES = 'while [ "$1" != -o ]; do shift; done; cp'
 
@@ -44,15 +48,39 @@ def compiler(folder: Path, script: str) -> str:
 
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
-def test_it_is_compiled_once(built: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_compiled_once_which_is_said(
+    built: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("CXX", compiler(tmp_path, f'echo >> {tmp_path}/runs; {COPIES} {built} "$2"'))
-    for _ in range(2):
+    for said in SAID, "":
         library = cpu_library()
         assert library is not None
+        assert capfd.readouterr() == ("", said)
         assert library.most_tokens >= 8
         cpu_library.cache_clear()
     assert (tmp_path / "runs").read_text() == "\n"
     assert [path.suffix for path in (home / "kernels").iterdir()] == [".so"]
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+def test_of_several_processes_one_compiles_and_says_so(built: Path, home: Path, tmp_path: Path) -> None:
+    """The others wait: the compiler takes longer than all of them need to come to it, as each says before by a file of its own."""
+    program = (
+        "import sys; from pathlib import Path; from inferometer.kernels.cpu_library import cpu_library; "
+        "Path(sys.argv[1]).touch(); assert cpu_library() is not None"
+    )
+    there = " && ".join(f"[ -e {tmp_path}/{name} ]" for name in "abc")
+    wait = f"until {there}; do sleep 0.05; done; sleep 0.2"
+    command = compiler(tmp_path, f'echo >> {tmp_path}/runs; {wait}; {COPIES} {built} "$2"')
+    environment = {**os.environ, "CXX": command, "PYTHONPATH": os.pathsep.join(sys.path)}
+    processes = [
+        subprocess.Popen([sys.executable, "-c", program, str(tmp_path / name)], env=environment, stderr=subprocess.PIPE, text=True)
+        for name in "abc"
+    ]
+    said = sorted(process.communicate(timeout=100)[1] for process in processes)
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    assert (tmp_path / "runs").read_text() == "\n"
+    assert said == ["", "", SAID]
 
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
@@ -79,14 +107,20 @@ def test_another_compiler_or_processor_or_source_has_a_library_of_its_own(tmp_pa
 
 
 @pytest.mark.parametrize("script", ["exit 1", "exit 0", 'while [ "$1" != -o ]; do shift; done; echo damaged > "$2"'])
-def test_without_a_compiler_that_works_there_is_none(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    monkeypatch.setenv("CXX", compiler(tmp_path, script))
+def test_without_a_compiler_that_works_there_is_none_and_it_is_named(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], script: str
+) -> None:
+    command = compiler(tmp_path, script)
+    monkeypatch.setenv("CXX", command)
     assert cpu_library() is None
+    why = f"inferometer: warning: {command} could not compile them; torch's own operations do their work, slower\n"
+    assert capfd.readouterr() == ("", SAID + why)
 
 
-def test_without_any_compiler_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_compiler_there_is_none(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("PATH", "")
     assert cpu_library() is None
+    assert capfd.readouterr() == ("", "")
 
 
 def test_without_a_place_to_keep_it_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

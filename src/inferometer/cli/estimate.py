@@ -216,13 +216,12 @@ def _memory(found: Estimate) -> list[str]:
 
 def _shortage(found: Estimate) -> str:
     short = f"{gib(found.short_by_bytes or 0)} short of the {gib(found.memory.device_bytes)} that it needs on each device"
-    slower = found.fit.offload
-    if found.remedy is None and slower is not None:
-        return f"{short}; it would fit at the speed of the host link, with {slower}"
-    if found.remedy is None:
+    ways = [f"with {flags}" for flags in found.fit.remedies]
+    if found.fit.offload is not None:
+        ways.append(f"at the speed of the host link with {found.fit.offload}")
+    if not ways:
         return f"{short}; no batch size, number format or shard count that the device joins makes it fit: use a larger --device"
-    also = "" if slower is None else f", or at the speed of the host link with {slower}"
-    return f"{short}; it would fit with {found.remedy}{also}"
+    return f"{short}; it would fit {', or '.join(filter(None, (', '.join(ways[:-1]), ways[-1])))}"
 
 
 def _kinds(found: Estimate) -> list[str]:

@@ -24,6 +24,7 @@ from inferometer.cli.options import (
 from inferometer.cli.progress import Bar
 from inferometer.cli.streams import tell
 from inferometer.errors import UserError
+from inferometer.model.presets import preset
 from inferometer.schedule.sampling import SamplingParams
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.input is not None or arguments.output is not None:
         return _run_job(arguments, params)
     prompts = arguments.prompt or [_standard_input()]
+    if len(prompts) > 1 and _names_a_model(prompts[0]):
+        tell(f"warning: {prompts[0]} is a prompt here, and the model is another; --model {prompts[0]} loads it")
     with _open(arguments) as llm:
         encode = _encoder(llm, arguments)
         tokens = llm.stream([encode(prompt) for prompt in prompts], params)
@@ -89,6 +92,14 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             _print(tokens, len(prompts))
     return 0
+
+
+def _names_a_model(text: str) -> bool:
+    """Whether other commands would take it for the model."""
+    try:
+        return preset(text) is not None or text.endswith(".gguf") or (Path(text) / "config.json").is_file()
+    except OSError:  # too long for a path
+        return False
 
 
 def _run_job(arguments: argparse.Namespace, params: SamplingParams) -> int:

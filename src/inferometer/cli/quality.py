@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING
 
 from inferometer.cli.options import add_format_options, add_parallel_options, at_least, tensor_parallel
 from inferometer.cli.progress import Bar
+from inferometer.cli.streams import tell
 from inferometer.errors import UserError
 
 if TYPE_CHECKING:
     from inferometer.engine.llm import LLM
 
 WINDOW = 1024
+FEW_TOKENS = 32
+"""Below so many predictions a mean over them is chance."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -67,6 +70,9 @@ def run(arguments: argparse.Namespace) -> int:
     with closing(Bar("quality", "token")) as bar:
         bar.start(len(tokens))
         found = quality(reference, other, tokens, window, bar.advance)
+    if found.tokens < FEW_TOKENS:
+        predicted = f"only {found.tokens} tokens were" if found.tokens > 1 else "only one token was"
+        tell(f"{predicted} predicted, which says nothing of a format; give a longer text")
     answer = {
         "model": other.spec.name,
         "quantize": arguments.quantize,

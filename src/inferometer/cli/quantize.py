@@ -25,7 +25,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--dtype", default="auto", metavar="auto|float32|float16|bfloat16", help="of all else (default: as it is stored)")
     group = parser.add_argument_group("calibration (without a text every number is rounded to its nearest)")
-    group.add_argument("--calibrate", type=Path, metavar="TEXT", help="a text in UTF-8 such as the model will meet")
+    group.add_argument(
+        "--calibrate", type=Path, metavar="TEXT", help=f"a text in UTF-8 such as the model will meet, of {WINDOW} tokens at least"
+    )
     group.add_argument("--windows", type=at_least(1), metavar="N", help=f"pieces of {WINDOW} tokens to take of it (default: {WINDOWS})")
     group.add_argument("--device", default="auto", metavar="auto|cpu|cuda[:N]", help="where to calibrate (default: the first GPU)")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
@@ -48,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     from inferometer.engine.device import DTYPES
     from inferometer.engine.quantize import quantize
 
-    model = quantize(
+    written = quantize(
         arguments.model,
         form,
         arguments.output,
@@ -60,7 +62,9 @@ def run(arguments: argparse.Namespace) -> int:
     )
     size = sum(path.stat().st_size for path in arguments.output.iterdir())
     if arguments.json:
-        print(json.dumps({"model": model, "quantize": form.name, "path": str(arguments.output), "bytes": size}, indent=2))
+        answer = {"model": written.model, "quantize": form.name, "path": str(arguments.output), "bytes": size}
+        print(json.dumps(answer | {"calibration_tokens": written.calibration_tokens}, indent=2))
     else:
-        print(f"{arguments.output}: {model} in {form.name}, {gib(size)}")
+        seen = "" if written.calibration_tokens is None else f", calibrated on {written.calibration_tokens} tokens"
+        print(f"{arguments.output}: {written.model} in {form.name}, {gib(size)}{seen}")
     return 0

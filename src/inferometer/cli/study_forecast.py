@@ -77,4 +77,4 @@ def _expected(planned: Planned, same_run_as: str | None) -> str:
 
 
 def _shown(value: float | None) -> str:
-    return "" if value is None else f"{value:.3g}"
+    return "" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

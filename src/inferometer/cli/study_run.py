@@ -32,7 +32,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--device", metavar="auto|cpu|cuda[:N]", help="where to run (default: the first GPU, else the CPU)")
     where.add_argument("--gpu-memory", type=positive_number, metavar="GIB", help="most memory that a case may take on its device")
     where.add_argument("--timeout-seconds", type=positive_number, metavar="S", help="a case's time limit (default: from its forecast)")
-    where.add_argument("--budget-minutes", type=positive_number, metavar="M", help="begin no case after that; --resume runs the rest")
+    where.add_argument(
+        "--budget-minutes", type=positive_number, metavar="M", help="begin no case after that, but one; --resume runs the rest"
+    )
     where.add_argument("--isolate", action="store_true", help="a process for each case (default: for each column)")
     output = parser.add_argument_group("output")
     output.add_argument("--dry-run", action="store_true", help="print the cases with expected time, memory and status, and run nothing")

@@ -86,6 +86,12 @@ def resolve_kv_dtype(name: str, *, deterministic: bool) -> torch.dtype | None:
     return torch.int8 if wanted == "int8" else torch.float8_e4m3fn
 
 
+def sixteen_bits(device: torch.device, dtype: torch.dtype) -> str:
+    """ "a 16-bit --dtype, " as one of the remedies of a model that is too large in `dtype`; nothing where it has 16 bits, or none serve."""
+    helps = dtype == torch.float32 and any(supports(device, each) for each in (torch.bfloat16, torch.float16))
+    return "a 16-bit --dtype, " if helps else ""
+
+
 def supports(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether the device multiplies matrices in `dtype` natively, not by converting every operand."""
     if dtype == torch.float32:

@@ -6,6 +6,7 @@ import gc
 
 import torch
 
+from inferometer.engine.device import sixteen_bits
 from inferometer.engine.engine import Engine
 from inferometer.engine.residency.streamed import hides_launches
 from inferometer.errors import UserError
@@ -75,7 +76,7 @@ def page_budget(
     if pages < 1:
         raise UserError(
             f"no memory is left for the KV cache beside the weights of {spec.name} on {device.type}; "
-            "raise --gpu-memory, use a 16-bit --dtype or a smaller model"
+            f"raise --gpu-memory, or use {sixteen_bits(device, model.dtype)}a smaller model"
         )
     return pages
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -37,6 +38,23 @@ class Progress(Protocol):
     def close(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Quantised:
+    """What was written. model: its name. calibration_tokens: of the text that was calibrated on, None without one."""
+
+    model: str
+    calibration_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Calibrated:
+    """The matrices, and the norms that are no longer as they were; by parameter name, on the CPU. tokens: of the text that they saw."""
+
+    matrices: dict[str, QuantWeight]
+    norms: dict[str, Tensor]
+    tokens: int
+
+
 def quantize(
     model: str | None,
     form: WeightFormat,
@@ -47,8 +65,8 @@ def quantize(
     windows: int = WINDOWS,
     device: str = "auto",
     progress: Callable[[str, str], Progress],
-) -> str:
-    """Writes the folder and returns the model's name.
+) -> Quantised:
+    """Writes the folder and returns what it is of.
 
     dtype: of all that stays plain, None for as it is stored. text: to calibrate on `device` with, `windows` pieces of it. progress: from
     a label and a unit. Raises UserError, one line, for whatever cannot be read, calibrated or written.
@@ -63,14 +81,15 @@ def quantize(
         written = QuantisedFolder(description, source, spec, kind, form, dtype)
         matrices = matrices_to_nearest(source, spec, kind, form)
         replaced: dict[str, Tensor] = {}
+        seen: int | None = None
         if text is not None:
             with closing(progress("calibrate", "layer")) as bar:
-                found, replaced = _calibrated(model, form, text, windows, device, bar)
-            matrices = _first_of(found, matrices)
+                found = _calibrated(model, form, text, windows, device, bar)
+            matrices, replaced, seen = _first_of(found.matrices, matrices), found.norms, found.tokens
         with closing(progress("quantize", "tensor")) as bar:
             bar.start(written.tensors)
             written.write(folder, matrices, bar.advance, replaced=replaced)
-    return description.name
+    return Quantised(description.name, seen)
 
 
 def _first_of(calibrated: Mapping[str, QuantWeight], nearest: Matrices) -> Matrices:
@@ -83,10 +102,8 @@ def _first_of(calibrated: Mapping[str, QuantWeight], nearest: Matrices) -> Matri
     return matrix
 
 
-def _calibrated(
-    model: str | None, form: WeightFormat, text: str, count: int, device_name: str, bar: Progress
-) -> tuple[dict[str, QuantWeight], dict[str, Tensor]]:
-    """The matrices, and the norms that are no longer as they were; by parameter name, on the CPU."""
+def _calibrated(model: str | None, form: WeightFormat, text: str, count: int, device_name: str, bar: Progress) -> _Calibrated:
+    """By `count` windows of the text at most."""
     device = resolve_device(device_name)
     llm = LLM(model, device=str(device), dtype="float32" if device.type == "cpu" else "auto")
     if llm.spec.encoder:
@@ -94,9 +111,9 @@ def _calibrated(
     if llm.tokenizer is None:
         raise UserError(f"{llm.spec.name} has no tokenizer for --calibrate; put its files into the model's folder")
     tokens = llm.tokenizer.encode(text)
-    if len(tokens) < 2:
-        raise UserError("--calibrate: the text has fewer than two tokens; give a longer one")
     window = WINDOW if llm.context_limit is None else min(WINDOW, llm.context_limit)
+    if len(tokens) < window:
+        raise UserError(f"--calibrate: the text has {_tokens(len(tokens))}, and at least {window} are needed; give a longer one")
     windows = [tokens[start : start + window] for start in range(0, len(tokens), window)][:count]
     matrices: dict[str, QuantWeight] = {}
     norms: dict[str, Tensor] = {}
@@ -104,4 +121,8 @@ def _calibrated(
     for layer in calibrate(llm.model, windows, QuantLayout.of(form, torch.device("cpu")), bar.advance):
         matrices |= {name: weight.to("cpu") for name, weight in layer.matrices.items()}
         norms |= {name: norm.cpu() for name, norm in layer.norms.items()}
-    return matrices, norms
+    return _Calibrated(matrices, norms, sum(map(len, windows)))
+
+
+def _tokens(count: int) -> str:
+    return f"{count} token{'s' * (count != 1)}"

@@ -154,7 +154,7 @@ class Estimate:
 
     @property
     def remedy(self) -> str | None:
-        """Flags that would make it fit; None if it fits, or if no setting would."""
+        """The first of the flags that would make it fit; None if it fits, or if no setting would."""
         return self.fit.remedy
 
     @property
@@ -279,6 +279,7 @@ class Estimate:
             "fits": self.fits,
             "short_by_bytes": self.short_by_bytes,
             "remedy": self.remedy,
+            "remedies": list(self.fit.remedies),
             "remedy_offload": self.fit.offload,
             "largest_batch": self.largest_batch,
             "largest_context": self.largest_context,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inferometer.estimate.deployment import Deployment
-from inferometer.model.step import prefill
+from inferometer.model.step import encode, prefill
 
 MOST_TOKENS = 16384
 """Beyond, activations take more memory than the few percent of time are worth that a longer sweep still saves."""
@@ -17,16 +17,17 @@ def prompt_tokens(deployment: Deployment, streamed_bytes: float, host_bytes_s: f
 
     A sweep of fewer leaves the device idle, one of more the link.
     """
+    enter = encode if deployment.spec.encoder else prefill
     allowed_ms = 1e3 * streamed_bytes / host_bytes_s
     few, many = 0, MOST_TOKENS // LENGTH
-    if deployment.cost(prefill(many, LENGTH)).ms <= allowed_ms:
+    if deployment.cost(enter(many, LENGTH)).ms <= allowed_ms:
         return MOST_TOKENS
     while many - few > 1:
         middle = (few + many) // 2
-        if deployment.cost(prefill(middle, LENGTH)).ms <= allowed_ms:
+        if deployment.cost(enter(middle, LENGTH)).ms <= allowed_ms:
             few = middle
         else:
             many = middle
-    low = deployment.cost(prefill(few, LENGTH)).ms if few else 0.0
-    high = deployment.cost(prefill(many, LENGTH)).ms
+    low = deployment.cost(enter(few, LENGTH)).ms if few else 0.0
+    high = deployment.cost(enter(many, LENGTH)).ms
     return max(1, int(LENGTH * (few + (allowed_ms - low) / (high - low) * (many - few))))

@@ -6,14 +6,17 @@ They are optional. Where there is no compiler, or it fails, torch's own operatio
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import hashlib
 import os
 import platform
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -25,7 +28,7 @@ from inferometer.model.store import cache_dir
 SOURCES: Final = Path(__file__).parent / "cpu"
 FLAGS: Final = ("-O3", "-std=c++17", "-shared", "-fPIC", "-fvisibility=hidden", "-w")
 TIMEOUT_S: Final = 120
-"""After which a compiler is given up: it takes ten seconds."""
+"""After which a compiler is given up: it takes ten to twenty seconds."""
 
 
 class OpenMP(ctypes.Structure):
@@ -72,21 +75,63 @@ class CpuLibrary:
 
 @lru_cache(maxsize=1)
 def cpu_library() -> CpuLibrary | None:
-    """The kernels of this machine, compiled if need be; None where that cannot be done. A first time takes about ten seconds."""
+    """The kernels of this machine, compiled if need be, which a line on stderr says; None where that cannot be done.
+
+    A first time takes ten to twenty seconds. Of several processes one compiles, and the others wait for it.
+    """
     compiler = _compiler()
     if compiler is None:
         return None
     try:
         path = _path(compiler)
-        if not path.is_file():
-            build(compiler, path)
-        try:
-            return CpuLibrary(path)
-        except OSError:  # a damaged file, or one for another system
-            build(compiler, path)
-            return CpuLibrary(path)
-    except (OSError, subprocess.SubprocessError, AttributeError):
+        found = _loaded(path)
+        if found is not None:
+            return found
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _turn(path.parent):
+            found = _loaded(path)
+            if found is not None:
+                return found
+            _tell("compiling kernels for this CPU, once (some 20 s)")
+            return _made(compiler, path)
+    except (OSError, AttributeError):
         return None
+
+
+def _loaded(path: Path) -> CpuLibrary | None:
+    """None where there is no file, a damaged one, or one for another system."""
+    try:
+        return CpuLibrary(path)
+    except OSError:
+        return None
+
+
+def _made(compiler: Sequence[str], path: Path) -> CpuLibrary | None:
+    """Compiled now; None, with a line on stderr, where that fails."""
+    try:
+        build(compiler, path)
+        return CpuLibrary(path)
+    except (OSError, subprocess.SubprocessError):
+        _tell(f"warning: {compiler[0]} could not compile them; torch's own operations do their work, slower")
+        return None
+
+
+@contextmanager
+def _turn(folder: Path) -> Iterator[None]:
+    """Holds the folder against other processes that would compile the same. Where no lock is to be had, as on some network's, all go."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _tell(line: str) -> None:
+    """On the standard error, where it takes something."""
+    with suppress(OSError):
+        print(f"inferometer: {line}", file=sys.stderr, flush=True)
 
 
 def _compiler() -> list[str] | None:

@@ -186,7 +186,7 @@ class _Server:
     async def _drain(self, service: Service) -> None:
         """Lets open requests finish, for drain_seconds or until a second signal; then cuts them off. Without an engine they have failed."""
         service.draining = True
-        LOG.info("ending: %d permits are taken", service.permits.taken)
+        LOG.info("ending: %d requests are in flight", service.permits.taken)
         back = asyncio.create_task(service.permits.all_back())
         now = asyncio.create_task(self._now.wait())
         lost, ends = service.client.lost, (back, now, service.client.lost)

@@ -100,8 +100,9 @@ def test_prompts_differ_and_so_does_the_warm_up() -> None:
     with ScriptedServer(script) as scripted:
         (record,) = run(scripted.url, batch_sizes=(2,), runs=5, warmups=2)
         assert scripted.most <= 2
+        run(scripted.url, batch_sizes=(2, 3), runs=2, warmups=1)  # as servers keep beginnings: of other loads and calls neither
     assert record.model == "the-model"
-    assert len(prompts) == 1 + 4 + 10
+    assert len(prompts) == 1 + 4 + 10 + 1 + (2 + 4) + (3 + 6)
     assert len(set(prompts)) == len(prompts)
     assert {len(prompt.split()) for prompt in prompts} == {16}
     assert record.serving is not None

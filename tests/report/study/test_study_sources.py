@@ -37,6 +37,20 @@ def test_every_table_stands_beside_its_prediction_and_its_bound() -> None:
     assert cells(bound, "| batch_size") == [["1", "0.0090 (36%, memory)"], ["2", "0.0090"]]
 
 
+def test_shares_above_their_bound_are_told_below_the_table() -> None:
+    bound = BOUND | {"basis": "calibrated"}
+    study = study_of(SWEEP + TABLE.replace("beside = []", "").replace("{throughput:.2f} | {ms_per_token:.2f}", "{latency:.3f}"))
+    note = "- Above 100 % of bound: the device is faster than the limits that the bound rests on (calibrated limits)"
+    for token, told in (2.0, 0), (1.9, 1):
+        made = document(study, [ran("new", prefill=[1.0], token=[token], batch_size=size, bound=bound) for size in (1, 2)])
+        assert made.count(note) == told
+    measured, least = made.split("The least that this device needs")
+    assert note not in measured
+    assert "(105%, memory)" in least
+    shares = TABLE.replace("{throughput:.2f} | {ms_per_token:.2f}", "{share.latency:.0%}")
+    assert document(study_of(SWEEP + shares), [ran("new", prefill=[1.0], token=[1.9], bound=bound)]).count(note) == 1
+
+
 def test_a_stack_that_did_not_run_says_that_it_is_predicted() -> None:
     spec = '[[table]]\npart = "sweep"\ntitle = "T"\nrows = "batch_size"\ncell = "{decode_ms:.2f}"\nbeside = []\n'
     spec += 'columns = [{ heading = "ours", column = "new" }, { heading = "EET", stack = "eet" }]\n'

@@ -89,7 +89,7 @@ def test_a_mean_of_runs_far_apart_says_so() -> None:
         ran("new", prefill=[5.0, 7.0], token=[5.0, 7.0], batch_size=2),
     ]
     made = document(study, records)
-    assert cells(made, "| batch_size") == [["1", "69.23 \\| 14.44 [1]", "192.59 \\| 5.19"], ["2", "", "342.86 \\| 2.92 [1]"]]
+    assert cells(made, "| batch_size") == [["1", "69.23 \\| 18.00 [1]", "192.59 \\| 5.20"], ["2", "", "342.86 \\| 3.00 [1]"]]
     assert "- [1] a mean of 2 runs that lie from 38.46 to 100.00 (old, batch_size 1, the first of 2 cells alike)." in made
 
 

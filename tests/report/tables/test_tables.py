@@ -8,8 +8,12 @@ from hypothesis import strategies as st
 from report_records import UNSET, made
 
 from inferometer.bench.records.record import Bound, Checked, Predicted
+from inferometer.report.markup.parts import written
+from inferometer.report.page.case_table import cases_section
+from inferometer.report.records.columns import Columns
 from inferometer.report.tables.benchmark import comparison_table, document, latency_table, parameter_table, throughput_table
 from inferometer.report.tables.benchmark_notes import notes
+from inferometer.report.tables.summary import summary_parts
 
 
 def cells(table: str) -> list[list[str]]:
@@ -123,7 +127,22 @@ def test_what_is_faster_than_its_bound_is_told_with_the_remedy() -> None:
     slow, fast = (made([10.0], [2.0], bound=Bound(prefill_ms=5.0, decode_token_ms=ms, basis="calibrated")) for ms in (2.0, 4.0))
     assert "--calibrate" not in notes([slow])
     assert "- Above 100 % of bound" in notes([slow, fast])
-    assert "`inferometer devices --calibrate" in notes([fast])
+    assert "calibrate again with `inferometer devices --calibrate --device cuda`." in notes([fast])
+
+
+@pytest.mark.parametrize(("share", "told"), [(1.02, False), (1.03, True)])
+def test_what_is_faster_than_its_bound_is_told_in_every_format(share: float, told: bool) -> None:
+    record = made([10.0], [2.0], bound=Bound(prefill_ms=5.0, decode_token_ms=2.0 * share, basis="calibrated"), device="cpu")
+    columns = Columns.of([record])
+    command = "calibrate again with inferometer devices --calibrate --device cpu."
+    for text in (*(written(summary_parts([record], title="t"), form) for form in ("md", "rst")), cases_section([record], columns).about):
+        assert (command in " ".join((text or "").split())) == told
+    assert (command.replace("inferometer", "`inferometer").replace("cpu.", "cpu`.") in notes([record])) == told
+
+
+def test_limits_that_were_never_measured_are_not_calibrated_again() -> None:
+    record = made([10.0], [2.0], bound=Bound(decode_token_ms=3.0, basis="datasheet"))
+    assert "rests on (datasheet limits): calibrate with `inferometer devices --calibrate" in notes([record])
 
 
 def test_a_run_whose_phases_share_sweeps_stands_beside_its_bound_and_prediction() -> None:

@@ -7,6 +7,8 @@ import os
 import platform
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from itertools import islice
+from secrets import token_hex
 from typing import Any
 
 from inferometer import __version__
@@ -31,7 +33,8 @@ def http_benchmark(request: BenchRequest, emit: Callable[[Record], None], progre
     """Measures the server at `request.url` under each load, and returns a record for each; `emit` gets each as soon as it is there.
 
     `batch_sizes` are the requests at a time, unless `request_rate` says how many a second come. Each load has `requests` requests, or
-    `runs` times as many as there are at a time (of a rate, ten), after `warmups` rounds that do not count. A bearer token is read from
+    `runs` times as many as there are at a time (of a rate, ten), after `warmups` rounds that do not count. No prompt comes twice, nor in
+    another call. A bearer token is read from
     INFEROMETER_API_KEY. Raises UserError where no server answers, or none that serves such requests.
     """
     request.check()
@@ -46,12 +49,14 @@ async def _measure(request: BenchRequest, emit: Callable[[Record], None], progre
     cases = _cases(request, served)
     counts = [(_warmups(request, case), case.requests or 0) for case in cases]
     length, seconds = request.sequence_length, request.request_timeout
-    prompts = await served.prompts(codec, request.seed, 1 + max(warm + measured for warm, measured in counts), length)
+    requests = sum(warm + measured for warm, measured in counts)
+    # Of this time alone: a server may have kept the beginnings of all that it was ever asked.
+    prompts = await served.prompts(codec, f"{request.seed}/{token_hex(8)}", 1 + requests, length)
     dialect = await served.settle(served.dialect(length), prompts[-1], request.new_tokens, seconds)
-    progress.start(sum(warm + measured for warm, measured in counts))
-    records = []
+    progress.start(requests)
+    records, fresh = [], iter(prompts)
     for case, (warm, measured) in zip(cases, counts, strict=True):
-        record = await _load(request, served, dialect, case, prompts[: warm + measured], warm, progress)
+        record = await _load(request, served, dialect, case, list(islice(fresh, warm + measured)), warm, progress)
         emit(record)
         records.append(record)
     return records

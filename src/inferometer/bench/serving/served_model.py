@@ -59,7 +59,7 @@ class ServedModel:
             f"--url {self.url}: a first request was not served ({failure[0]}: {failure[1]}); start the server for such requests"
         )
 
-    async def prompts(self, codec: Codec | None, seed: int, count: int, length: int) -> Sequence[Prompt]:
+    async def prompts(self, codec: Codec | None, seed: str, count: int, length: int) -> Sequence[Prompt]:
         """`count` different prompts of `length` tokens, as exactly as the API allows without the model's tokenizer.
 
         Raises UserError where the server does not take a prompt of that length.

@@ -23,14 +23,14 @@ class Codec(Protocol):
     def encode(self, text: str, *, special: bool = True) -> list[int]: ...
 
 
-def words(seed: int, place: int, count: int, pad: str = "") -> str:
+def words(seed: str, place: int, count: int, pad: str = "") -> str:
     """A text of `count` words, in an order that the seed and the prompt's place decide; the same words for every place."""
     chosen = [_WORDS[i % len(_WORDS)] for i in range(max(count - 1, 0))]
     random.Random(f"{seed}/{place}").shuffle(chosen)
     return " ".join([_FIRST, *chosen]) + pad
 
 
-def token_prompts(codec: Codec, seed: int, count: int, length: int) -> list[list[int]]:
+def token_prompts(codec: Codec, seed: str, count: int, length: int) -> list[list[int]]:
     """`count` prompts of exactly `length` token ids that the tokenizer knows. Raises UserError for one that knows no word."""
     known = sorted(set(codec.encode(FILLER, special=False)))
     if not known:
@@ -38,12 +38,12 @@ def token_prompts(codec: Codec, seed: int, count: int, length: int) -> list[list
     return [random.Random(f"{seed}/{place}").choices(known, k=length) for place in range(count)]
 
 
-def cut_prompts(seed: int, count: int, length: int) -> list[str]:
+def cut_prompts(seed: str, count: int, length: int) -> list[str]:
     """`count` texts of at least `length` tokens, for a server that cuts them to it: no word is less than one."""
     return [words(seed, place, length + 1) for place in range(count)]
 
 
-async def fitted_prompts(count_tokens: Callable[[str], Awaitable[int]], seed: int, count: int, length: int) -> Sequence[Prompt]:
+async def fitted_prompts(count_tokens: Callable[[str], Awaitable[int]], seed: str, count: int, length: int) -> Sequence[Prompt]:
     """`count` texts of `length` tokens each by the server's own count, or as near below as words and a few marks come.
 
     Words in another order are the same tokens to a tokenizer that splits at spaces; what the server counts is recorded with the answers.

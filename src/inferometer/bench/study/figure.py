@@ -92,6 +92,10 @@ def _throughput(q: Quantities) -> float | None:
 
 
 def _ms_per_token(q: Quantities) -> float | None:
+    """The mean time over the tokens, as every time is a mean of times; of a source that has rates alone, one over the rate."""
+    tokens = q.batch_size * (q.sequence_length if q.decode_length is None else q.decode_length)
+    if q.whole_ms is not None:
+        return q.whole_ms / tokens
     rate = _throughput(q)
     return None if not rate else 1e3 / rate
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from inferometer.engine.device import sixteen_bits
 from inferometer.engine.residency.disk_file import DiskSpace
 from inferometer.engine.residency.disk_reader import least_bytes
 from inferometer.errors import PointlessWarning, UserError
@@ -96,7 +97,7 @@ class Storage:
         total = sum(layer_bytes)
         streaming = self.offload.place(layer_bytes, None, disk=True)
         if beside + streaming.device_bytes > room.bytes:
-            raise UserError(_too_large(self.offload, layer_bytes, beside, streaming, room))
+            raise UserError(_too_large(self.offload, layer_bytes, beside, streaming, room, dtype))
         # A layer passes through on its way in, and later whatever is read from the disk.
         reserved = max(*layer_bytes, least_bytes())
         free = free_host_bytes() - (beside + streaming.device_bytes if room.of_host else 0)
@@ -152,13 +153,16 @@ def resident_beside_layers(spec: ModelSpec, dtype: torch.dtype, layouts: Layouts
     return total
 
 
-def _too_large(offload: Offload, layer_bytes: Sequence[int], beside: int, placement: Placement, room: DeviceRoom) -> str:
+def _too_large(
+    offload: Offload, layer_bytes: Sequence[int], beside: int, placement: Placement, room: DeviceRoom, dtype: torch.dtype
+) -> str:
     limit = "--gpu-memory lets" if room.capped else "the device has"
     taken = f"--offload {offload.name}" if offload.disk is None else "--percent"
     words = f"{taken} leaves {gib(beside + placement.device_bytes)} of weights on the device, and {limit} {gib(room.bytes)}"
     least = least_streamed(layer_bytes, room.bytes - beside)
     if least is None:
-        return f"{words}; even two layers at a time do not fit: use --quantize int4, a 16-bit --dtype, or more memory"
+        narrower = sixteen_bits(torch.device("cpu" if room.of_host else "cuda"), dtype)
+        return f"{words}; even two layers at a time do not fit: use --quantize int4, {narrower}or more memory"
     share = min(1.0, -(-1000 * least // sum(layer_bytes)) / 1000)
     if offload.disk is not None:
         return f"{words}; lower the first of --percent's numbers to {100 - ceil(100 * share - 1e-9)}"

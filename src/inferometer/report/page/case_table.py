@@ -10,6 +10,7 @@ from inferometer.model.byte_size import gib
 from inferometer.report.markup.html import escaped, scrolling, table
 from inferometer.report.page.chart import colour_class
 from inferometer.report.page.section import Section
+from inferometer.report.records.beyond_bound import beyond_bound, is_beyond
 from inferometer.report.records.columns import Columns, length
 from inferometer.report.records.host_state import state_of
 from inferometer.report.tables.case_rows import CASE_HEADER, COLUMN_HEADER, case_cells, column_cells
@@ -25,6 +26,7 @@ def cases_section(records: Sequence[Record], columns: Columns) -> Section:
         "fastest run, over the median. Tokens/s, % of bound and Predicted (how far the prediction was off) are of decode where the "
         "case decodes."
     )
+    about = " ".join((about, *beyond_bound(filter(is_beyond, records))))
     statuses = list(dict.fromkeys(record.status for record in records))
     options = "".join(f"<option>{escaped(status)}</option>" for status in statuses)
     controls = (

@@ -12,6 +12,7 @@ from inferometer.bench.study.figure import Figure, limit, statistic
 from inferometer.bench.study.keys import settings
 from inferometer.bench.study.layout import TOTAL_LENGTH, WORDS, BlockSpec, ColumnSpec, PlotSpec, PublishedSpec, TableSpec, Where
 from inferometer.report.markup.parts import joined
+from inferometer.report.records.beyond_bound import BEYOND
 from inferometer.report.records.origin import Origin
 from inferometer.report.study.case_prediction import estimated, pace
 from inferometer.report.study.cell_values import CellValues
@@ -104,12 +105,19 @@ class Entries:
             return Entry(self.notes.mark(self._word(record.status), f"{record.status}: {record.evidence}", name))
         if found is None:
             return Entry(self._word("unknown"))
+        if self._beyond(values, cell):
+            self.notes.beyond.append(record if values.bounded is None else values.bounded)
         if self._measures:
             apart = self._scatter(record, cell)
             return found if apart is None else replace(found, text=self.notes.mark(found.text, apart, name))
         text = found.text + self._beside(values, cell)
         note = self._other_basis(values.bounded) or self._host(record, cell)
         return Entry(text if note is None else self.notes.mark(text, note, name), found.value)
+
+    def _beyond(self, values: CellValues, cell: Template) -> bool:
+        """Whether the cell shows a share of a bound that is above 100 %."""
+        shown = [each.figure for each in cell.fields if each.source == "share"] + [_figure(cell)] * (self.source == "bound")
+        return any((values.value(figure, "share") or 0.0) > BEYOND for figure in shown if figure is not None)
 
     def _scatter(self, record: Record, cell: Template) -> str | None:
         """That the runs behind a mean lie far apart, unless the table shows their statistics itself."""

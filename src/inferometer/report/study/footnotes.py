@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from inferometer.bench.records.record import Record
+from inferometer.report.records.beyond_bound import beyond_bound
 from inferometer.report.study.published_figures import Published
 
 
@@ -13,7 +15,8 @@ class Footnotes:
     """Collects what the cells of one table have to say beside their word.
 
     Texts that differ only in their numbers (each out-of-memory message has its own bytes) are one note, which shows the first.
-    published: the publications that figures are from. compared: whether some cell has a quotient in brackets.
+    published: the publications that figures are from. compared: whether some cell has a quotient in brackets. beyond: the records of
+    cells that show a share of a bound above 100 %.
     """
 
     _notes: dict[str, int] = field(default_factory=dict)
@@ -21,6 +24,7 @@ class Footnotes:
     _cells: list[list[str]] = field(default_factory=list)
     published: list[Published] = field(default_factory=list)
     compared: bool = False
+    beyond: list[Record] = field(default_factory=list)
 
     def mark(self, word: str, text: str, cell: str) -> str:
         """The word with the number of its note; `cell` says where it stands."""
@@ -35,9 +39,9 @@ class Footnotes:
         return f"{word} [{number + 1}]".strip()
 
     def lines(self) -> tuple[str, ...]:
-        """The notes in order, each with where it was first met."""
+        """The notes in order, each with where it was first met; last what is to be said of shares above 100 %."""
         found = []
         for number, (text, cells) in enumerate(zip(self._texts, self._cells, strict=True)):
             where = cells[0] if len(cells) == 1 else f"{cells[0]}, the first of {len(cells)} cells alike"
             found.append(f"[{number + 1}] {text.rstrip('.')} ({where}).")
-        return tuple(found)
+        return (*found, *beyond_bound(self.beyond))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from inferometer.bench.records.record import Record
 from inferometer.bench.records.statistics import mean
 from inferometer.model.byte_size import gib
-from inferometer.report.records.phases import PHASES
+from inferometer.report.records.beyond_bound import beyond_bound, calibrate_command, is_beyond
 from inferometer.report.tables.steps import PREFILL, TOTAL, WHOLE, failed, size_of, steps_of
 
 
@@ -86,29 +86,16 @@ def _outlook_notes(records: Sequence[Record]) -> list[str]:
             "- % of bound: the least time that this device needs for the work, over the average. The least time is, op by op, the longer "
             f"of that of its FLOPs and that of the bytes that must move ({bounds[0].basis} limits). Binds: which of the two it mostly is."
         )
-        if any(_faster_than_its_bound(record) for record in records):
-            lines.append(
-                "- Above 100 % of bound: the device is faster than the limits that the bound rests on; if they were measured while it was "
-                f"busy, measure them again: `{_calibrate(records[0])}`."
-            )
+        lines += [f"- {each}" for each in beyond_bound(filter(is_beyond, records), mark="`")]
     predictions = [r.predicted for r in records if r.predicted is not None]
     if predictions:
         lines.append("- Predicted: what the estimator expects, and how far that is from the average.")
         if not bounds and records[0].device is not None:
             lines.append(
-                f"- No bound: the limits of this device are unknown until `{_calibrate(records[0])}` has measured them "
+                f"- No bound: the limits of this device are unknown until `{calibrate_command(records[0].device)}` has measured them "
                 f"({predictions[0].basis})."
             )
     return lines
-
-
-def _faster_than_its_bound(record: Record) -> bool:
-    """By more than the scatter of a measurement."""
-    return any((phase.share_of_bound(record) or 0.0) > 1.05 for phase in PHASES)
-
-
-def _calibrate(record: Record) -> str:
-    return f"inferometer devices --calibrate --device {'cpu' if record.device == 'cpu' else 'cuda'}"
 
 
 def _use_notes(record: Record) -> list[str]:

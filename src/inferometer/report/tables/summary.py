@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from inferometer.bench.records.record import Record
 from inferometer.report.markup.parts import Bullets, Grid, Heading, Paragraph, Part
+from inferometer.report.records.beyond_bound import beyond_bound, is_beyond
 from inferometer.report.records.columns import Columns, Sweep, effort, repeated, sweeps
 from inferometer.report.records.gathering import mixture
 from inferometer.report.records.phases import phases
@@ -40,7 +41,7 @@ def summary_parts(records: Sequence[Record], *, title: str, remarks: Sequence[st
             f"{columns.name(record)}, {record.model}, batch {record.batch_size}: {record.status}. {record.evidence}" for record in failed
         )
         parts += [Heading(2, "Evidence of failures"), Bullets(lines)]
-    return [*parts, Heading(2, "Notes"), Bullets(_NOTES)]
+    return [*parts, Heading(2, "Notes"), Bullets((*_NOTES, *beyond_bound(filter(is_beyond, records))))]
 
 
 def about(records: Sequence[Record]) -> str:
