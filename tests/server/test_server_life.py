@@ -172,7 +172,7 @@ def test_a_signal_lets_open_requests_finish(small_server: RunningServer) -> None
     engine = small_server.engine_process()
     connection, response = small_server.open_stream("/generate_stream", LONG)
     small_server.process.send_signal(signal.SIGTERM)
-    small_server.wait_for_log("ending: 1 permits")
+    small_server.wait_for_log("ending: 1 requests")
     assert small_server.post("/generate", LONG).status == 503
     assert small_server.get("/health").status == 503
     rest = response.read()
@@ -192,7 +192,7 @@ def test_a_second_signal_ends_it_now(models: dict[str, Path]) -> None:
         asking.start()
         until(lambda: b"inferometer_permits_in_use 1.0\n" in server.get("/metrics").body)
         server.process.send_signal(signal.SIGINT)  # which lets what is open go on as well
-        server.wait_for_log("ending: 1 permits")
+        server.wait_for_log("ending: 1 requests")
         assert server.end() == 0
         asking.join(20)
         assert answers == [503]

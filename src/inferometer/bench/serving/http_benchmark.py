@@ -34,8 +34,9 @@ def http_benchmark(request: BenchRequest, emit: Callable[[Record], None], progre
 
     `batch_sizes` are the requests at a time, unless `request_rate` says how many a second come. Each load has `requests` requests, or
     `runs` times as many as there are at a time (of a rate, ten), after `warmups` rounds that do not count. No prompt comes twice, nor in
-    another call. A bearer token is read from
-    INFEROMETER_API_KEY. Raises UserError where no server answers, or none that serves such requests.
+    another call. A bearer token is read from INFEROMETER_API_KEY.
+
+    Raises UserError where no server answers, or none that serves such requests.
     """
     request.check()
     return asyncio.run(_measure(request, emit, progress or Silent()))
