@@ -32,7 +32,7 @@ from inferometer.schedule.sampling import SamplingParams
 
 VOCABULARY = 97
 PAGE = 4
-PAGES = 40
+MOST_PAGES = 1600
 CPU = torch.device("cpu")
 
 
@@ -45,7 +45,7 @@ class Chain:
         self.device, self.dtype = CPU, torch.float32
         self.residency = AllResident()
         self.embedding = SimpleNamespace(token=SimpleNamespace(weight=torch.zeros(VOCABULARY, 1)))
-        self.keys = torch.full((PAGES * PAGE,), -(10**9))
+        self.keys = torch.full((MOST_PAGES * PAGE,), -(10**9))
         self.few_tokens = None
         self.padded = 0
 
@@ -90,12 +90,24 @@ asked = st.tuples(st.integers(1, 11), st.integers(1, 12), st.integers(0, 12), st
 
 
 def run(
-    stream: list[tuple[int, int, int, int | None]], order: str, *, recorded: bool, least: int = 1000, params: SamplingParams = GREEDY
+    stream: list[tuple[int, int, int, int | None]],
+    order: str,
+    *,
+    recorded: bool,
+    least: int = 1000,
+    params: SamplingParams = GREEDY,
+    seats: int = 10,
 ) -> tuple[dict[int, list[Emission]], Chain]:
     """least: prompt tokens beyond which prompts of recorded sweeps run in a pass of their own."""
     model = Chain()
     engine = Engine(
-        cast(Transformer, model), pages=PAGES, page_size=PAGE, seats=10, sweep_tokens=60, admission=admission(order), lookahead=1
+        cast(Transformer, model),
+        pages=4 * seats,
+        page_size=PAGE,
+        seats=seats,
+        sweep_tokens=6 * seats,
+        admission=admission(order),
+        lookahead=1,
     )
     if recorded:
         runner: Any = engine._running
@@ -148,3 +160,18 @@ def test_prompts_beside_those_that_decode_are_recorded_too() -> None:
     assert other.padded == 0
     assert found == plain
     assert all(found.values())
+
+
+@pytest.mark.parametrize(
+    ("prompts", "seats", "recorded"), [(8, 40, True), (9, 9, True), (33, 40, True), (250, 256, True), (257, 400, False)]
+)
+@pytest.mark.parametrize("params", [GREEDY, SamplingParams(do_sample=True, temperature=1.3)])
+def test_many_prompts_are_recorded_where_none_decodes(params: SamplingParams, prompts: int, seats: int, recorded: bool) -> None:
+    """As many as there are seats, up to 256: three bursts, of which the second records what the first has met."""
+    bursts: list[tuple[int, int, int, int | None]] = [(1 + i % 3, 1, 4 * burst, None) for burst in range(3) for i in range(prompts)]
+    found, model = run(bursts, "zigzag", recorded=True, params=params, seats=seats)
+    plain, other = run(bursts, "zigzag", recorded=False, params=params, seats=seats)
+    assert found == plain
+    assert all(found.values())
+    assert other.padded == 0
+    assert (model.padded > 0) == recorded

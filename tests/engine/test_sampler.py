@@ -70,6 +70,19 @@ def test_the_models_own_log_probabilities_cost_nothing_where_they_are_those_of_t
     assert math.isfinite(none.logprobs[1].item())
 
 
+@quick
+@given(rows_of_any_kind)
+def test_what_is_plain_needs_no_sampler(rows: list[SamplingRow]) -> None:
+    """Whose sweeps may begin before the sampler knows of them."""
+    plain = [dataclasses.replace(row, model_logprobs=True) for row in rows if row.params.plain]
+    if plain:
+        assert SamplingBatch.build(plain, VOCABULARY, CPU).plan().signature == GREEDY
+    for row in rows:
+        if row.params.greedy and not row.params.plain and row.end_token_ids:
+            needs = SamplingBatch.build([row], VOCABULARY, CPU).plan().signature != GREEDY
+            assert needs or row.params.min_new_tokens <= len(row.generated_token_ids)
+
+
 def test_greedy_work_is_the_bare_minimum() -> None:
     work = batch_of({}, {"seed": 3, "top_logprobs": 2}, {"temperature": 0.0, "top_k": 4, "top_p": 0.5}).plan()
     assert (work.edits, work.needs, work.table, work.lasts) == ((), GREEDY, None, None)

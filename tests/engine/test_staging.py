@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from inferometer.engine.facts import Facts
 from inferometer.engine.staging import Shape, Staged, pack, pack_decode, pack_mixed, table_entries
-from inferometer.engine.sweep_graphs import PROMPT_TOKENS, PROMPTS, Bucket, rows_bucket
+from inferometer.engine.sweep_graphs import PROMPT_COUNTS, PROMPT_TOKENS, PROMPTS, Bucket, rows_bucket
 from inferometer.schedule.continuous import Continuous
 from inferometer.schedule.pages import PagePool
 from inferometer.schedule.request import Request
@@ -112,7 +112,9 @@ def test_who_enters_brings_all_pages_and_who_goes_on_only_new_ones() -> None:
 @given(st.integers(1, 2000))
 def test_buckets_hold_what_they_are_for(rows: int) -> None:
     assert rows <= rows_bucket(rows) <= rows + max(2, rows // 4)
-    for tokens in (0, *PROMPT_TOKENS):
-        bucket = Bucket(rows_bucket(rows), tokens, 512)
+    kinds = [(0, 0), *((tokens, prompts) for tokens in PROMPT_TOKENS for prompts in PROMPT_COUNTS if tokens >= 2 * prompts)]
+    for tokens, prompts in kinds:
+        bucket = Bucket(rows_bucket(rows), tokens, prompts, 512)
         assert sum(bucket.query_lengths) == bucket.shape.tokens
         assert len(bucket.query_lengths) == bucket.shape.sequences
+        assert [length > 1 for length in bucket.query_lengths] == [False] * bucket.rows + [True] * prompts

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from inferometer.engine.facts import Facts
-from inferometer.engine.sweep_graphs import FEW_TOKENS, LAYER_FLOPS, PROMPT_TOKENS, PROMPTS, SweepGraphs, worth_recording
+from inferometer.engine.sweep_graphs import FEW_TOKENS, LAYER_FLOPS, PROMPT_COUNTS, PROMPT_TOKENS, PROMPTS, SweepGraphs, worth_recording
 from inferometer.estimate.stack import find_stack
 from inferometer.kernels.token_choice import best, choose_torch
 from inferometer.kernels.token_rows import Places
@@ -144,7 +144,8 @@ def test_what_has_been_made_grows_until_every_size_is_recorded() -> None:
 
 def test_the_estimator_knows_which_prompts_are_recorded() -> None:
     stack = find_stack("native")
-    assert (stack.recorded_prompts, stack.recorded_tokens, stack.recorded_layer_flops) == (PROMPTS, FEW_TOKENS, LAYER_FLOPS)
+    assert (stack.recorded_prompts, stack.recorded_prompts_alone) == (PROMPTS, PROMPT_COUNTS[-1])
+    assert (stack.recorded_tokens, stack.recorded_layer_flops) == (FEW_TOKENS, LAYER_FLOPS)
 
 
 def test_larger_models_have_fewer_recorded_sizes() -> None:

@@ -201,6 +201,12 @@ class Runner:
     def _replay(self, decoding: Facts, prompts: Facts, pieces: Many[Share], graphs: SweepGraphs) -> Flight:
         if pieces:
             self._enter_table(decoding.followed_by(prompts))
+        if not len(decoding) and _plain(pieces):
+            # The device has begun when their rows of the sampler are made, of which it needs none.
+            chosen = graphs.choose(decoding, prompts)
+            sequences, batch = self._align(pieces)
+            assert batch is not None
+            return self._finish(sequences, batch, chosen, None, ())
         sequences, batch = self._align(pieces)
         if batch is not None and batch.plan().signature == GREEDY:
             return self._finish(sequences, batch, graphs.choose(decoding, prompts), None, ())
@@ -274,6 +280,12 @@ class Runner:
                 found.append(fetch_scores(sequence, self.model.log_probabilities(hidden[first:last], targets)))
             token += share.count
         return found
+
+
+def _plain(pieces: Many[Share]) -> bool:
+    """Whether some sample, and those are plainly greedy."""
+    params = {id(share.sequence.request.params): share.sequence.request.params for share in pieces if share.samples}
+    return bool(params) and all(each.plain for each in params.values())
 
 
 def _arrival(scores: tuple[Scores, ...]) -> torch.cuda.Event | None:

@@ -44,9 +44,8 @@ class SamplingRow:
     def unprocessed_logprobs(self) -> bool:
         """Whether the row wants log-probabilities of the model's own scores, and those that a token is chosen by are others."""
         params = self.params
-        edited = params.watermark or self.penalises_repetition or self.penalises_counts or params.logit_bias or params.min_new_tokens
         shaped = params.samples and (params.temperature != 1 or params.top_k or params.top_p < 1 or params.typical_p < 1)
-        return self.model_logprobs and bool(edited or shaped)
+        return self.model_logprobs and bool(params.edits or shaped)
 
     @property
     def end_token_ids(self) -> tuple[int, ...]:

@@ -15,6 +15,9 @@ from inferometer.kernels.embed import Entries
 from inferometer.nn.batch import CachedRows, RaggedBatch
 from inferometer.nn.parts import Parts
 
+PADDING = np.array(((1,), (-1,)))
+"""rotary_lengths and places of a token that fills up a batch: it writes no key."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -93,16 +96,12 @@ class Staged:
 
 def pack(facts: Facts, page_size: int) -> tuple[Tensor, Shape]:
     """The sweep as uint8 (bytes,) on the CPU, and its sizes. page_size: in tokens."""
-    counts = facts.counts
-    ends = counts.cumsum()
-    shifts: Integers = facts.starts - ends + counts
-    positions = np.arange(len(facts.token_ids)) + shifts.repeat(counts)
-    rotary = np.maximum(facts.prompts.repeat(counts), positions + 1)
-    places = _places(facts, positions, page_size)
+    ends = facts.counts.cumsum()
+    tokens = _tokens(facts, ends, page_size)
     last, sampled_seats = (ends - 1)[facts.samples], facts.seats[facts.samples]
     entries = _entries(facts)
-    shape = Shape(len(positions), len(counts), len(last), entries.shape[1])
-    wide = np.concatenate((facts.token_ids, positions, rotary, places, last, sampled_seats, entries.ravel()))
+    shape = Shape(len(facts.token_ids), len(ends), len(last), entries.shape[1])
+    wide = np.concatenate((*tokens, last, sampled_seats, entries.ravel()))
     narrow = np.concatenate((facts.seats, facts.contexts, (0,), ends))
     return _joined(wide, narrow), shape
 
@@ -117,21 +116,17 @@ def pack_decode(facts: Facts, rows: int, page_size: int, idle_seat: int) -> Tens
 
     Rows of padding sit in `idle_seat`, which nobody reads, and write no key.
     """
-    used, seats, positions, pages = len(facts), facts.seats, facts.starts, facts.pages
+    used = len(facts)
     wide = np.zeros((9, rows), dtype=np.int64)
-    token_ids, position, rotary, places, last, sampled_seats, entry_seats, entry_columns, entry_pages = wide
+    last, sampled_seats, entry_seats, entry_columns, entry_pages = wide[4:]
+    wide[2:4, used:] = PADDING
+    wide[:4, :used] = _decoding(facts, page_size)
     sampled_seats[used:] = idle_seat
-    sampled_seats[:used] = seats
+    sampled_seats[:used] = facts.seats
     entry_seats[:] = sampled_seats
-    token_ids[:used] = facts.token_ids
-    position[:used] = positions
-    rotary[used:] = 1
-    np.maximum(facts.prompts, facts.contexts, out=rotary[:used])
-    places[used:] = -1
-    places[:used] = pages * page_size + positions % page_size
     last[:] = np.arange(rows)
     entry_columns[:used] = facts.columns
-    entry_pages[:used] = pages
+    entry_pages[:used] = facts.pages
     narrow = np.zeros(3 * rows + 1, dtype=np.int64)
     narrow[:rows] = sampled_seats
     narrow[rows : rows + used] = facts.contexts
@@ -145,29 +140,41 @@ def pack_mixed(decoding: Facts, prompts: Facts, rows: int, tokens: int, most_pro
     The result has Shape(rows + tokens, rows + most_prompts, rows + most_prompts, 0): entries of the block table are left to the caller.
     The shares that sample come first among the sampled, without gaps.
     """
-    packed, shape = pack(prompts, page_size)
-    theirs = Staged.of(packed, shape)
-    wide = torch.zeros(4, rows + tokens, dtype=torch.int64)
-    wide[2], wide[3] = 1, -1
-    seats = torch.full((rows + most_prompts,), idle_seat, dtype=torch.int32)
-    contexts = torch.zeros(rows + most_prompts, dtype=torch.int32)
-    starts = torch.full((rows + most_prompts + 1,), rows + shape.tokens, dtype=torch.int32)
-    last = torch.zeros(rows + most_prompts, dtype=torch.int64)
-    sampled_seats = torch.full((rows + most_prompts,), idle_seat, dtype=torch.int64)
-    used = len(decoding)
-    if used:
-        ours = Staged.of(pack_decode(decoding, used, page_size, idle_seat), Shape(used, used, used, used))
-        wide[:, :used] = torch.stack((ours.token_ids, ours.positions, ours.rotary_lengths, ours.places))
-        seats[:used], contexts[:used] = ours.seats, ours.contexts
-        last[:used], sampled_seats[:used] = ours.last, ours.sampled_seats
-    wide[:, rows : rows + shape.tokens] = torch.stack((theirs.token_ids, theirs.positions, theirs.rotary_lengths, theirs.places))
-    seats[rows : rows + shape.sequences], contexts[rows : rows + shape.sequences] = theirs.seats, theirs.contexts
-    torch.arange(rows, out=starts[:rows])
-    starts[rows : rows + shape.sequences + 1] = theirs.starts + rows
-    last[used : used + shape.sampled] = theirs.last + rows
-    sampled_seats[used : used + shape.sampled] = theirs.sampled_seats
-    long, short = torch.cat((wide.flatten(), last, sampled_seats)), torch.cat((seats, contexts, starts))
-    return _joined(long.numpy(), short.numpy())
+    used, count, sequences = len(decoding), len(prompts), rows + most_prompts
+    ends = prompts.counts.cumsum()
+    stop = rows + len(prompts.token_ids)
+    wide = np.zeros((4, rows + tokens), dtype=np.int64)
+    wide[2:, used:rows] = wide[2:, stop:] = PADDING
+    wide[:, :used] = _decoding(decoding, page_size)
+    wide[:, rows:stop] = _tokens(prompts, ends, page_size)
+    last, seats = np.zeros(sequences, dtype=np.int64), np.full(sequences, idle_seat)
+    sampled_seats, contexts = seats.copy(), np.zeros(sequences, dtype=np.int64)
+    starts = np.full(sequences + 1, stop)
+    sampled = used + int(prompts.samples.sum())
+    last[:used] = np.arange(used)
+    last[used:sampled] = (ends - 1)[prompts.samples] + rows
+    sampled_seats[:used] = seats[:used] = decoding.seats
+    sampled_seats[used:sampled] = prompts.seats[prompts.samples]
+    seats[rows : rows + count], contexts[rows : rows + count] = prompts.seats, prompts.contexts
+    contexts[:used] = decoding.contexts
+    starts[: rows + 1] = np.arange(rows + 1)
+    starts[rows + 1 : rows + count + 1] = ends + rows
+    return _joined(np.concatenate((wide.ravel(), last, sampled_seats)), np.concatenate((seats, contexts, starts)))
+
+
+def _tokens(facts: Facts, ends: Integers, page_size: int) -> tuple[Integers, ...]:
+    """token_ids, positions, rotary_lengths and places of the shares' tokens, each int64 (tokens,). ends: of each share among them."""
+    counts = facts.counts
+    shifts: Integers = facts.starts - ends + counts
+    positions: Integers = np.arange(len(facts.token_ids)) + shifts.repeat(counts)
+    rotary = np.maximum(facts.prompts.repeat(counts), positions + 1)
+    return facts.token_ids, positions, rotary, _places(facts, positions, page_size)
+
+
+def _decoding(facts: Facts, page_size: int) -> tuple[Integers, ...]:
+    """The same of sequences that decode: a token each, on the one page that is theirs."""
+    positions = facts.starts
+    return facts.token_ids, positions, np.maximum(facts.prompts, facts.contexts), facts.pages * page_size + positions % page_size
 
 
 def _places(facts: Facts, positions: Integers, page_size: int) -> Integers:

@@ -27,12 +27,15 @@ SHORTEST_CONTEXT = 512
 """Tokens up to which all contexts count as equally long."""
 
 PROMPTS = 8
-"""The most prompts of a recorded sweep."""
+"""The most prompts of a recorded sweep in which sequences decode too, of which there are many kinds."""
+
+PROMPT_COUNTS = (PROMPTS, 32, 128, 256)
+"""Buckets of prompts of a sweep in which none does."""
 
 FEW_TOKENS = 512
 """Prompt tokens up to which a sweep is recorded whatever the model, and runs as one pass."""
 
-PROMPT_TOKENS = (64, 128, 256, 384, 512, 640, 768, 896, 1024, 1280, 1536, 1792, 2048, 2560, 3072, 3584, 4096)
+PROMPT_TOKENS = (16, 32, 64, 128, 256, 384, 512, 640, 768, 896, 1024, 1280, 1536, 1792, 2048, 2560, 3072, 3584, 4096)
 """Buckets of their tokens."""
 
 LAYER_FLOPS = 3e11
@@ -54,11 +57,12 @@ Recorded = Graph | CutGraph
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """What a graph is recorded for: rows that decode, tokens of prompts behind them, the most tokens that a decoding row can hold, and
-    whether it ends with logits or, every row being greedy, with tokens."""
+    """What a graph is recorded for: rows that decode, tokens of prompts behind them, of how many prompts (two tokens each at least), the
+    most tokens that a decoding row can hold, and whether it ends with logits or, every row being greedy, with tokens."""
 
     rows: int
     prompt_tokens: int
+    prompts: int
     longest: int
     greedy: bool = False
 
@@ -67,7 +71,7 @@ class Bucket:
         """Sizes of its input. A decode sweep's entries of the block table, one a row, are written by the graph."""
         if not self.prompt_tokens:
             return Shape(self.rows, self.rows, self.rows, self.rows)
-        sequences = self.rows + PROMPTS
+        sequences = self.rows + self.prompts
         return Shape(self.rows + self.prompt_tokens, sequences, sequences, 0)
 
     @property
@@ -75,7 +79,11 @@ class Bucket:
         """In name: which prompt has how many of the tokens, the device alone knows."""
         if not self.prompt_tokens:
             return (1,) * self.rows
-        return (*(1,) * self.rows, self.prompt_tokens - 2 * (PROMPTS - 1), *(2,) * (PROMPTS - 1))
+        if self.prompts <= PROMPTS:
+            return (*(1,) * self.rows, self.prompt_tokens - 2 * (self.prompts - 1), *(2,) * (self.prompts - 1))
+        # Many are short: the longest decides how many query tokens a program of attention has, and no more.
+        each, longer = divmod(self.prompt_tokens, self.prompts)
+        return (*(1,) * self.rows, *(each + 1,) * longer, *(each,) * (self.prompts - longer))
 
 
 class SweepGraphs:
@@ -107,7 +115,7 @@ class SweepGraphs:
         self._model, self._cache, self._tokens, self._table, self._pool = model, cache, tokens, table, pool
         self._inputs: dict[Shape, Tensor] = {}
         self._graphs: dict[Bucket, Recorded | None] = {}
-        rows = rows_bucket(tokens.numel() - 1) + PROMPTS if rows is None else rows
+        self._rows = rows = rows_bucket(tokens.numel() - 1) + PROMPTS if rows is None else rows
         self._logits = model.logits_room(rows)
         self._places = Places.on(model.device, rows)
 
@@ -125,7 +133,8 @@ class SweepGraphs:
         """Whether there is a bucket for a sweep of so many sequences that decode and these shares of others."""
         if not prompts:
             return decoding > 0
-        if len(prompts) > PROMPTS or sum(share.count for share in prompts) > self._most_prompt_tokens:
+        most = PROMPTS if decoding else min(PROMPT_COUNTS[-1], self._rows)
+        if len(prompts) > most or sum(share.count for share in prompts) > self._most_prompt_tokens:
             return False
         return not any(share.sequence.request.params.prompt_logprobs for share in prompts)  # those need more than the last logits
 
@@ -151,7 +160,7 @@ class SweepGraphs:
         bucket = self._served_by(self._bucket(decoding, prompts, greedy=greedy))
         idle, size = self._tokens.numel() - 1, self._cache.page_size
         if bucket.prompt_tokens:
-            packed = pack_mixed(decoding, prompts, bucket.rows, bucket.prompt_tokens, PROMPTS, size, idle)
+            packed = pack_mixed(decoding, prompts, bucket.rows, bucket.prompt_tokens, bucket.prompts, size, idle)
         else:
             packed = pack_decode(decoding, bucket.rows, size, idle)
         inputs = self._static(bucket.shape)
@@ -177,11 +186,12 @@ class SweepGraphs:
         most = self._table.shape[1] * self._cache.page_size
         longest = _rounded(int(decoding.contexts.max(initial=1)), most)
         if not len(prompts):
-            return Bucket(rows_bucket(len(decoding)), 0, longest, greedy)
+            return Bucket(rows_bucket(len(decoding)), 0, 0, longest, greedy)
         # Coarser: a row more costs such a sweep little, and there are more kinds of them.
         rows = min(max(8, 1 << (len(decoding) - 1).bit_length()), rows_bucket(self._tokens.numel() - 1)) if len(decoding) else 0
-        tokens = int(prompts.counts.sum())
-        return Bucket(rows, next(size for size in PROMPT_TOKENS if size >= tokens), longest, greedy)
+        count = min(next(size for size in PROMPT_COUNTS if size >= len(prompts)), self._rows - rows)
+        tokens = max(int(prompts.counts.sum()), 2 * count)
+        return Bucket(rows, next(size for size in PROMPT_TOKENS if size >= tokens), count, longest, greedy)
 
     def _served_by(self, bucket: Bucket) -> Bucket:
         """The bucket itself once it is recorded or has been met more often than `patience`, else the next larger one that is recorded and
@@ -199,7 +209,7 @@ class SweepGraphs:
             other
             for other, graph in self._graphs.items()
             if graph is not None
-            and (other.greedy, other.prompt_tokens) == (bucket.greedy, bucket.prompt_tokens)
+            and (other.greedy, other.prompt_tokens, other.prompts) == (bucket.greedy, bucket.prompt_tokens, bucket.prompts)
             and bucket.rows <= other.rows <= most
             and bucket.longest <= other.longest
         ]
@@ -208,7 +218,7 @@ class SweepGraphs:
     def _sweep(self, staged: Staged, bucket: Bucket) -> None:
         contexts = (bucket.longest,) * bucket.rows
         if bucket.prompt_tokens:
-            contexts += (bucket.prompt_tokens,) * PROMPTS
+            contexts += (bucket.prompt_tokens,) * bucket.prompts
         decodes = not bucket.prompt_tokens
         entries = staged.entries(self._table) if decodes else None
         batch = staged.batch(self._tokens, self._table, bucket.query_lengths, contexts, apart=decodes, entries=entries)

@@ -84,7 +84,9 @@ class Host:
         prompts = [share for share in step.shares if share.queries > 1 or not share.before]
         tokens = sum(share.count * share.queries for share in prompts)
         few = tokens <= self.stack.recorded_tokens or 2 * tokens * self._layer_weights <= self.stack.recorded_layer_flops
-        return step.cached and few and 0 < sum(share.count for share in prompts) <= self.stack.recorded_prompts
+        alone = len(prompts) == len(step.shares)
+        most = self.stack.recorded_prompts_alone if alone else self.stack.recorded_prompts
+        return step.cached and few and 0 < sum(share.count for share in prompts) <= most
 
     def _beside_s(self, launches: int, step: Step) -> float:
         if self.stack.recorded and decodes(step):

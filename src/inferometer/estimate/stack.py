@@ -65,9 +65,10 @@ class Stack:
       head sizes of the fused kernels; empty for all. skips_masked: kernels skip what the causal mask hides.
     - recorded: decode steps are recorded graphs, scheduled while the one before runs: the host adds step_s, and where
       that takes longer than the device, scheduled_s decides.
-      recorded_prefill: prompts too; recorded_prompts, recorded_tokens: or steps of so many prompts with so many tokens at most, or with no
-      more FLOPs of a layer's products than recorded_layer_flops. synchronous: the host waits for the device in every layer, so that their
-      times add up. counts_host: whether the stack's published times include waiting for the host.
+      recorded_prefill: prompts too; recorded_prompts, recorded_tokens: or steps of so many prompts (recorded_prompts_alone where no
+      sequence decodes) with so many tokens at most, or with no more FLOPs of a layer's products than recorded_layer_flops.
+      synchronous: the host waits for the device in every layer, so that their times add up. counts_host: whether the stack's published
+      times include waiting for the host.
     - groups_apart: groups of a block run one after another through each layer; else as one batch.
     - one_shot: small sums over devices have kernels of their own. peer_sums: devices that reach each other write sums into each other's
       memory, with residual and norm in the same launch, and large ones while products run; the likeliest token is chosen without
@@ -135,6 +136,7 @@ class Stack:
     recorded: bool
     recorded_prefill: bool
     recorded_prompts: int
+    recorded_prompts_alone: int
     recorded_tokens: int
     recorded_layer_flops: float
     groups_apart: bool

@@ -99,6 +99,17 @@ class SamplingParams:
         """Whether the best token is always taken; temperature and filters then play no part."""
         return not self.samples
 
+    @property
+    def edits(self) -> bool:
+        """Whether a score may be changed before a token is chosen by it, drawn or not."""
+        counted = self.frequency_penalty != 0 or self.presence_penalty != 0
+        return bool(counted or self.repetition_penalty != 1 or self.logit_bias or self.min_new_tokens or self.watermark)
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is the model's best token each time, and no other is to be reported."""
+        return self.greedy and not self.edits and not self.top_logprobs
+
 
 def check(params: SamplingParams, vocabulary: int) -> None:
     """Raises UserError if `params` name a token that a model of `vocabulary` tokens does not have."""
