@@ -17,19 +17,16 @@ from inferometer.model.step import Step
 _DECOMPOSED = "bitsandbytes"
 # How sharply the slower of host and device decides: they wait for each other a little where they are alike.
 _OVERLAP = 6.0
-# Around a recorded step with prompts most of the host's time is before the device begins or after it has ended.
-_REPLAY_OVERLAP = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostTime:
-    """Seconds of one step: beside_s, while the device works, as far as `overlap` says; waits_s, while either waits for the other; after_s,
-    once the device has ended. apart: nothing of it is beside the device."""
+    """Seconds of one step: beside_s, while the device works; waits_s, while either waits for the other; after_s, before the device has
+    begun or once it has ended. apart: nothing of it is beside the device."""
 
     beside_s: float
     waits_s: float
     after_s: float
-    overlap: float
     apart: bool
 
     @property
@@ -44,7 +41,7 @@ class HostTime:
             return device_s + self.seconds
         if not slower:
             return self.after_s
-        return slower * float((1 + (faster / slower) ** self.overlap) ** (1 / self.overlap)) + self.after_s
+        return slower * float((1 + (faster / slower) ** _OVERLAP) ** (1 / _OVERLAP)) + self.after_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +61,6 @@ class Host:
             beside_s=self._beside_s(launches, step),
             waits_s=waits,
             after_s=self._after_s(step),
-            overlap=_REPLAY_OVERLAP if self._records(step) else _OVERLAP,
             apart=bool(waits) or self.stack.synchronous or not self.machine.asynchronous,
         )
 
@@ -79,8 +75,11 @@ class Host:
             return False
         return 2 * step.tokens * self._layer_weights <= self.stack.recorded_layer_flops
 
-    def _records(self, step: Step) -> bool:
-        """Whether a step with prompts is a recorded graph."""
+    def records(self, step: Step) -> bool:
+        """Whether a step is a recorded graph."""
+        return (self.stack.recorded and decodes(step)) or self._records_prompts(step)
+
+    def _records_prompts(self, step: Step) -> bool:
         prompts = [share for share in step.shares if share.queries > 1 or not share.before]
         tokens = sum(share.count * share.queries for share in prompts)
         few = tokens <= self.stack.recorded_tokens or 2 * tokens * self._layer_weights <= self.stack.recorded_layer_flops
@@ -91,10 +90,8 @@ class Host:
     def _beside_s(self, launches: int, step: Step) -> float:
         if self.stack.recorded and decodes(step):
             return self.stack.scheduled_s
-        if self.stack.recorded_prefill or self._records_texts(step):
+        if self.stack.recorded_prefill or self._records_texts(step) or self._records_prompts(step):
             return 0.0
-        if self._records(step):
-            return self.stack.replayed_s
         measured = self.machine.limits.launch_s
         launch = max(self.stack.launch_s, 2 * measured) if measured else self.stack.launch_s
         return launches * launch + self.spec.layers * self.stack.layer_s
@@ -109,8 +106,12 @@ class Host:
         """What the device waits for, or what is done once it has ended."""
         prompts = sum(share.count * share.queries for share in step.shares if share.queries > 1)
         seconds = self.stack.step_s + self.stack.sequence_s * step.sequences + self.stack.prompt_token_s * prompts
+        recorded = self._records_prompts(step)
         if step.cached and self.machine.asynchronous:
-            seconds += self.stack.prompt_s * sum(share.count for share in step.shares if not share.before)
+            each = self.stack.recorded_prompt_s if recorded else self.stack.prompt_s
+            seconds += each * sum(share.count for share in step.shares if not share.before)
+        if recorded:
+            seconds += self.stack.replayed_s + (self.stack.told_s if self.devices > 1 else 0.0)
         if self.machine.asynchronous and self._records_texts(step):
             seconds += self.stack.text_s + self.stack.text_token_s * step.tokens
         if step.cached and not self.machine.asynchronous:

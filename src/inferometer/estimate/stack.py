@@ -37,6 +37,7 @@ class Stack:
     - scheduled_s: on a recorded decode step, while the device runs the one before.
     - sequence_s, prompt_token_s: on each sequence of a step, and on each prompt token (its log-probability and text on the host).
     - replayed_s: around a recorded step with prompts: its rows of the block table, its inputs, its start, reading its tokens.
+      told_s: besides, where other ranks are to run it too.
     - text_s, text_token_s: around a recorded pass over whole texts without a cache, of no more FLOPs of a layer's products than
       recorded_layer_flops, and on each of its tokens; 0 where such passes are not recorded.
     - unhidden_s, unhidden_sequence_s: on a step of a generation, and on each of its sequences, where the host is the device as well. A GPU
@@ -44,7 +45,8 @@ class Stack:
     - decomposed_s: on a product whose outliers it looks for first (bitsandbytes), waiting for the device.
     - block_s: what a multiprocessor takes on a product of one query with its keys, or values, where attention is such products.
       query_s: on one query of a head of keys where attention is one kernel, reading the keys meanwhile; 0 where that is not known.
-    - prompt_s: what the host spends on a prompt before the device begins: queueing, scheduling, its pages.
+    - prompt_s: what the host spends on a prompt before the device begins: queueing, scheduling, its pages. recorded_prompt_s: of a recorded
+      step, which begins before the sampler's rows are made.
     - request_s: on a batch as a whole, once. turn_s: on each layer when it turns from one group of a block to the next.
     - sampler_bytes, sorting_bytes: traffic a logit of choosing a token, the likeliest or by one draw, and where top-p sorts them.
       sampler_live_bytes: what stands beside a logit meanwhile.
@@ -104,6 +106,7 @@ class Stack:
     sequence_s: float
     prompt_token_s: float
     replayed_s: float
+    told_s: float
     text_s: float
     text_token_s: float
     unhidden_s: float
@@ -112,6 +115,7 @@ class Stack:
     block_s: float
     query_s: float
     prompt_s: float
+    recorded_prompt_s: float
     request_s: float
     turn_s: float
     passes: Mapping[OpKind, float]
