@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import types
 from importlib.machinery import ModuleSpec
@@ -51,6 +52,22 @@ def test_a_case_on_the_cpu_runs_without_its_kernels_and_says_so(tmp_path: Path, 
     assert records[0].stack_version.startswith("0.19.8 no kernel injection, transformers ")
     assert records[0].predicted is not None
     assert asked == [{"tensor_parallel": {"tp_size": 1}, "dtype": torch.float32, "replace_with_kernel_inject": False, "max_out_tokens": 64}]
+
+
+@pytest.mark.parametrize(
+    ("named", "plain"),
+    [("9.0a", "9.0"), ("8.0 9.0a+PTX", "8.0 9.0+PTX"), ("8.6;10.0f;12.0", "8.6;10.0;12.0"), ("7.5", "7.5"), (None, None)],
+)
+def test_architectures_that_containers_name_are_those_it_can_read(
+    tmp_path: Path, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, named: str | None, plain: str | None
+) -> None:
+    monkeypatch.delenv("TORCH_CUDA_ARCH_LIST", raising=False)
+    if named is not None:
+        monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", named)
+    description = describe(str(tiny_model(tmp_path, "llama")), config_only=True)
+    DeepSpeedBackend(description.config, description.spec, open_source(description, weights="dummy"), torch.device("cpu"), torch.float32)
+    assert len(asked) == 1
+    assert os.environ.get("TORCH_CUDA_ARCH_LIST") == plain
 
 
 class Workspace:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, Final
@@ -19,6 +21,7 @@ from inferometer.schedule.sampling import SamplingParams
 # The containers of its module_inject that families of ours have.
 _INJECTED: Final = ("bert", "bloom", "gpt2", "llama", "opt")
 _PLACES: Final = 1024
+_ARCHITECTURES: Final = "TORCH_CUDA_ARCH_LIST"
 
 
 def open_backend(opening: Opening) -> DeepSpeedBackend:
@@ -39,6 +42,7 @@ class DeepSpeedBackend(HFBackend):
         self, config: Mapping[str, Any], spec: ModelSpec, source: CheckpointSource, device: torch.device, dtype: torch.dtype
     ) -> None:
         super().__init__(config, spec, source, device, dtype)
+        _name_architectures_plainly()
         library: Any = import_module("deepspeed")
         self.injected = self._takes_kernels(spec, device)
         # The longest sequence that the workspace has places for; it divides what the device has left.
@@ -89,6 +93,13 @@ class DeepSpeedBackend(HFBackend):
                 if workspace is not None and not module._should_allocate_workspace:
                     workspace.release_workspace()
                 module._should_allocate_workspace = True
+
+
+def _name_architectures_plainly() -> None:
+    """Of the architectures that containers have extensions compiled for, 0.19.8 reads none that is named with a letter, as 9.0a is: its
+    kernels need nothing that only those have."""
+    if _ARCHITECTURES in os.environ:
+        os.environ[_ARCHITECTURES] = re.sub(r"(\d+\.\d+)[a-z]", r"\1", os.environ[_ARCHITECTURES])
 
 
 def _number_layers_anew() -> None:
