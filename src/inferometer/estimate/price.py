@@ -220,6 +220,8 @@ class Pricing:
             return self.stack.rms_kernels
         if op.kind == "activation" and self.spec.gated:
             return self.stack.gated_kernels
+        if op.kind == "activation" and self.stack.spells_out(self.spec):
+            return self.stack.tanh_kernels[self.spec.family]
         return self.stack.kernels.get(op.kind, 1)
 
     def _passes(self, op: Op) -> float:
@@ -234,6 +236,8 @@ class Pricing:
             return 0.0
         if op.kind == "activation" and self.spec.gated:
             return self.stack.gated_passes
+        if op.kind == "activation" and self.stack.spells_out(self.spec):
+            return self.stack.tanh_passes[self.spec.family]
         return self.stack.passes.get(op.kind, 1.0)
 
     def _grown(self, op: Op, step: Step) -> float:

@@ -43,7 +43,8 @@ class Stack:
     - unhidden_s, unhidden_sequence_s: on a step of a generation, and on each of its sequences, where the host is the device as well. A GPU
       runs on meanwhile.
     - decomposed_s: on a product whose outliers it looks for first (bitsandbytes), waiting for the device.
-    - block_s: what a multiprocessor takes on a product of one query with its keys, or values, where attention is such products.
+    - block_s: what a multiprocessor at an A100's clock takes on a product of one query with its keys, or values, where attention is such
+      products.
       query_s: on one query of a head of keys where attention is one kernel, reading the keys meanwhile; 0 where that is not known.
     - prompt_s: what the host spends on a prompt before the device begins: queueing, scheduling, its pages. recorded_prompt_s: of a recorded
       step, which begins before the sampler's rows are made.
@@ -53,7 +54,8 @@ class Stack:
 
     Structure:
     - passes: traffic of an element-wise kind as a multiple of one fused kernel's (its inputs read and outputs written once), by kind;
-      1 where absent. rms_passes, gated_passes: the same for RMS norms and gated activations.
+      1 where absent. rms_passes, gated_passes: the same for RMS norms and gated activations. tanh_passes, tanh_kernels: passes and launches
+      of the tanh form of GELU where models of a family spell it out in elementary operations, by family.
     - kernels: launches an op of the kind takes, by kind; 1 where absent, 0 where another kernel does it. rms_kernels, gated_kernels alike.
     - fused_rotation: in steps of single tokens positions are turned, and keys written, by attention's kernel.
     - normed_rows: the most rows of a step whose norms are part of the launch of the product that follows.
@@ -121,9 +123,11 @@ class Stack:
     passes: Mapping[OpKind, float]
     rms_passes: float
     gated_passes: float
+    tanh_passes: Mapping[str, float]
     kernels: Mapping[OpKind, int]
     rms_kernels: int
     gated_kernels: int
+    tanh_kernels: Mapping[str, int]
     fused_rotation: bool
     normed_rows: int
     widened_rows: int
@@ -174,6 +178,10 @@ class Stack:
     def writes_activated(self, spec: ModelSpec) -> bool:
         """Whether the product before an activation applies it, as it writes its result."""
         return self.epilogues and not spec.gated and spec.activation in EPILOGUES
+
+    def spells_out(self, spec: ModelSpec) -> bool:
+        """Whether the activation is elementary operations, each a launch."""
+        return spec.activation == "gelu_tanh" and not spec.gated and spec.family in self.tanh_passes
 
     def weights(self, quantize: str, dtype: str) -> WeightFormat:
         """What it stores weights in under that name of a format. Raises UserError for an unknown one."""
