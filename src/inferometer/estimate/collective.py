@@ -37,13 +37,12 @@ _COPY_SHARE = 0.85
 # to all row by row.
 _ROWS_FLOOR_S = 30e-6
 # That is of sums behind each other. In a model's prompts ranks wait for each other besides: what they have done since the last sum ends at
-# another time on each. Two H200s take 28.5, 48.4, 94.7, 189.5 and 381.6 ms for 2 to 32 prompts of 1024 of bloomz-7b1, one of them 40.0,
-# 80.4, 166.9, 338.6 and 701.3 (results/tensor-parallel): 61 sums a sweep wait for 50 to 120 us each. Four, with sums of an earlier engine,
-# took 74.3 ms for 8 (benchmarks/measurements), where 128 us leave 71.3. A rank by itself has none of it: with pauses in place of its sums
-# it takes 88.7 ms, where 88.2 are expected with sums as long (benchmarks/rank_alone.py).
-_APART_S = 90e-6
-# Ranks that replay a graph are closer: 14.5 and 13.3 ms for one prompt of 1024 and 8 of 100.
-_REPLAYED_APART_S = 15e-6
+# another time on each. Two H200s take 14.5, 28.5, 48.4, 94.7, 189.5 and 381.6 ms for 1 to 32 prompts of 1024 of bloomz-7b1, one of them
+# 21.1, 40.0, 80.4, 166.9, 338.6 and 701.3 (results/tensor-parallel): beside sums as long as behind each other that leaves 0 to 40 us for
+# each of 61. Four took 74.3 ms for 8 (benchmarks/measurements) where 62.4 would be expected, in runs in which the host stood still: of two
+# that took 5 ms of such a sweep, which leaves four some 110 us a sum.
+_APART_S = 15e-6
+_FURTHER_APART_S = 45e-6
 # More than two may add up by the library instead, which norms nothing; a call that is not recorded takes as much more than one that is.
 _CALL_S = 9e-6
 _ROWS_SHARE = 0.94
@@ -109,14 +108,14 @@ def peer_sum_s(payload_bytes: float, devices: int, link: Link) -> float:
     return min(at_once, launches * _ROWS_FLOOR_S + sent / (_copies(link) * _ROWS_SHARE))
 
 
-def normed_sum_s(payload_bytes: float, devices: int, link: Link, norm_s: float, *, recorded: bool) -> float:
+def normed_sum_s(payload_bytes: float, devices: int, link: Link, norm_s: float) -> float:
     """Seconds of such a sum in a model's layer, waiting for the others included, in the way that measuring would choose.
 
-    norm_s: of residual and norm as a launch of its own, which the library's sums leave to be done. recorded: in a step that is a graph.
+    norm_s: of residual and norm as a launch of its own, which the library's sums leave to be done.
     """
     measured = measured_sum_s(payload_bytes, devices, link)
     by_rows = peer_sum_s(payload_bytes, devices, link) if measured is None else measured
-    apart = 0.0 if payload_bytes <= _PROMPTS_BYTES else _REPLAYED_APART_S if recorded else _APART_S
+    apart = _APART_S + (devices - 2) * _FURTHER_APART_S if payload_bytes > _PROMPTS_BYTES else 0.0
     if devices == 2 or measured is not None:
         return by_rows + apart
     return apart + min(by_rows, all_reduce_s(payload_bytes, devices, link, one_shot=False) + _CALL_S + norm_s)

@@ -106,7 +106,7 @@ class Pricing:
         tensor = vector = memory = link = extra = moved = 0.0
         launches = self._launches(op, step)
         if op.kind == "collective":
-            link = self._collective_s(op, step) / self.stack.link_share
+            link = self._collective_s(op) / self.stack.link_share
         elif op.kind == "attention":
             tensor, vector, moved, launches = self._attention.op(op, step)
             memory = moved / self._bytes_s
@@ -176,15 +176,14 @@ class Pricing:
             low, high = (middle, high) if watts(middle) <= self.power.limit_w else (low, middle)
         return low, min(self.power.limit_w, watts(low))
 
-    def _collective_s(self, op: Op, step: Step) -> float:
+    def _collective_s(self, op: Op) -> float:
         link = self.machine.limits.link
         assert link is not None, "collectives exist between devices alone, and devices have a link"
         if op.name.endswith("all_reduce"):
             payload = op.shape[0] * op.shape[1] * self.formats.item_bytes
             if self._peers:
                 # Read and written: the sum and the residual, the new residual and what is normed.
-                recorded = self._host.records(step)
-                return normed_sum_s(payload, self.devices, link, norm_s=4 * payload / self._bytes_s, recorded=recorded)
+                return normed_sum_s(payload, self.devices, link, norm_s=4 * payload / self._bytes_s)
             measured = measured_sum_s(payload, self.devices, link) if self.stack.peer_sums else None
             if measured is not None:
                 return measured
