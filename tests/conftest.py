@@ -13,10 +13,21 @@ settings.load_profile("inferometer")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Takes what is there before the first test (torch, thousands of tests) out of every later collection of garbage.
+    """Sets aside what is there before the first test: torch, thousands of tests."""
+    del session
+    _set_aside()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def set_aside() -> None:
+    """Sets aside what the files before have left: what they imported (transformers' models, torch's compiler) and session fixtures."""
+    _set_aside()
+
+
+def _set_aside() -> None:
+    """Takes all that lives out of every later collection of garbage.
 
     Between cases a benchmark collects it, as models are freed by nothing else, and would walk all of that each time.
     """
-    del session
     gc.collect()
     gc.freeze()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import chain
 
 from inferometer.schedule.admission import Admission
 from inferometer.schedule.completion import FinishReason
@@ -236,18 +237,21 @@ class FakeExecutor:
         else:
             for index in range(start // size, -(-stop // size)):
                 self._table[seat][index] = sequence.pages[index]
-        for position in range(start, stop):
-            self._keys[self._table[seat][position // size]][position % size] = truth.key(position)
-        return [self._table[seat][index] for index in range(start // size, -(-stop // size))]
+        truth.key(stop - 1)
+        written = [self._table[seat][index] for index in range(start // size, -(-stop // size))]
+        for first, page in zip(range(start // size * size, stop, size), written, strict=True):
+            begin, end = max(first, start), min(first + size, stop)
+            self._keys[page][begin - first : end - first] = truth.keys[begin:end]
+        return written
 
     def _attend(self, share: Share, truth: Truth) -> None:
         """Reads the keys of all positions up to the share's last one where the block table says they are."""
         assert share.sequence.seat is not None
         table, size, stop = self._table[share.sequence.seat], self.pool.page_size, share.start + share.count
         truth.key(stop - 1)
-        for first in range(0, stop, size):
-            last = min(first + size, stop)
-            assert self._keys[table[first // size]][: last - first] == truth.keys[first:last], f"wrong keys from position {first} on"
+        held = list(chain.from_iterable([self._keys[table[index]] for index in range(-(-stop // size))]))[:stop]
+        wanted = truth.keys[:stop]
+        assert held == wanted, f"wrong keys from position {[a == b for a, b in zip(held, wanted, strict=True)].index(False)} on"
 
     def _read(self) -> None:
         for truth, token_id in self._flights.popleft():

@@ -66,8 +66,8 @@ def modules() -> list[str]:
         }.items()
         for name in names
     }
-    # Of the server, what its command line reads.
-    server = {f"inferometer.server.{name}" for name in ("flags", "settings")}
+    # Of the server, what its command line reads, and what starts it.
+    server = {f"inferometer.server.{name}" for name in ("flags", "settings", "life")}
     return sorted(named | bench | server | {"inferometer"})
 
 

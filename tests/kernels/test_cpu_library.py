@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import forked
 from inferometer.kernels import cpu_library as module
 from inferometer.kernels.cpu_library import cpu_library
 
@@ -62,23 +61,29 @@ def test_it_is_compiled_once_which_is_said(
     assert [path.suffix for path in (home / "kernels").iterdir()] == [".so"]
 
 
+def load(path: Path, environment: dict[str, str]) -> None:
+    """Begins a file of that name, and then has the library; what is said on the way is in another beside it."""
+    os.environ.update(environment)
+    with open(f"{path}.err", "wb") as errors:
+        os.dup2(errors.fileno(), 2)
+    path.touch()
+    assert cpu_library() is not None
+
+
 @pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
 def test_of_several_processes_one_compiles_and_says_so(built: Path, home: Path, tmp_path: Path) -> None:
     """The others wait: the compiler takes longer than all of them need to come to it, as each says before by a file of its own."""
-    program = (
-        "import sys; from pathlib import Path; from inferometer.kernels.cpu_library import cpu_library; "
-        "Path(sys.argv[1]).touch(); assert cpu_library() is not None"
-    )
     there = " && ".join(f"[ -e {tmp_path}/{name} ]" for name in "abc")
     wait = f"until {there}; do sleep 0.05; done; sleep 0.2"
     command = compiler(tmp_path, f'echo >> {tmp_path}/runs; {wait}; {COPIES} {built} "$2"')
-    environment = {**os.environ, "CXX": command, "PYTHONPATH": os.pathsep.join(sys.path)}
-    processes = [
-        subprocess.Popen([sys.executable, "-c", program, str(tmp_path / name)], env=environment, stderr=subprocess.PIPE, text=True)
-        for name in "abc"
-    ]
-    said = sorted(process.communicate(timeout=100)[1] for process in processes)
-    assert [process.returncode for process in processes] == [0, 0, 0]
+    apart, environment = forked.context(), {**os.environ, "CXX": command}
+    processes = [apart.Process(target=load, args=(tmp_path / name, environment)) for name in "abc"]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(100)
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    said = sorted((tmp_path / f"{name}.err").read_text() for name in "abc")
     assert (tmp_path / "runs").read_text() == "\n"
     assert said == ["", "", SAID]
 

@@ -77,4 +77,4 @@ def stripping_tokenizer(path: Path) -> Path:
 
 def served(folder: Path, *more: str) -> RunningServer:
     """A server of a checkpoint in float32 on the CPU."""
-    return RunningServer("--model-id", str(folder), "--dtype", "float32", "--device", "cpu", *more)
+    return RunningServer("--model-id", str(folder), "--dtype", "float32", "--device", "cpu", *more, forked=True)

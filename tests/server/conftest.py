@@ -1,4 +1,4 @@
-"""Servers that the tests of this folder share: one of each family a test process."""
+"""Servers that the tests of this folder share, one of each family a test process; forked, as test_server_life.py starts whole ones."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="session")
 def server(models: dict[str, Path]) -> Iterator[RunningServer]:
     """A server of a small llama. Whoever uses it leaves it idle."""
-    with dummy(models["llama"], *LIMITS) as running:
+    with dummy(models["llama"], *LIMITS, forked=True) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def bloom_server(models: dict[str, Path]) -> Iterator[RunningServer]:
     """A server of a small bloom."""
-    with dummy(models["bloom"], *LIMITS) as running:
+    with dummy(models["bloom"], *LIMITS, forked=True) as running:
         yield running
 
 
@@ -52,7 +52,7 @@ def chat_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def chat_server(chat_model: Path) -> Iterator[RunningServer]:
     """A server of it."""
-    with dummy(chat_model, *LIMITS, "--tokenizer", str(chat_model)) as running:
+    with dummy(chat_model, *LIMITS, "--tokenizer", str(chat_model), forked=True) as running:
         yield running
 
 
@@ -74,7 +74,7 @@ def client(chat_server: RunningServer) -> Iterator[openai.OpenAI]:
 @pytest.fixture(scope="session")
 def keyed_server(models: dict[str, Path]) -> Iterator[RunningServer]:
     """A server with four permits and the key `sesame`. Whoever uses it leaves it idle."""
-    with dummy(models["llama"], *LIMITS, "--max-concurrent-requests", "4", "--api-key", "sesame") as running:
+    with dummy(models["llama"], *LIMITS, "--max-concurrent-requests", "4", "--api-key", "sesame", forked=True) as running:
         yield running
 
 
@@ -87,12 +87,5 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def encoder_server(encoder: Path) -> Iterator[RunningServer]:
     """A server of it with four permits."""
-    with dummy(encoder, "--max-concurrent-requests", "4") as running:
-        yield running
-
-
-@pytest.fixture
-def small_server(models: dict[str, Path]) -> Iterator[RunningServer]:
-    """A server of its own for a test that ends or overloads it: four permits."""
-    with dummy(models["llama"], *LIMITS, "--max-concurrent-requests", "4", "--drain-seconds", "20") as running:
+    with dummy(encoder, "--max-concurrent-requests", "4", forked=True) as running:
         yield running

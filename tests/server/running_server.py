@@ -13,7 +13,10 @@ import time
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from forked_server import ForkedServer
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 START_SECONDS = 120.0
@@ -57,23 +60,19 @@ def latest(*words: str) -> list[str]:
 class RunningServer:
     """`inferometer serve` with some arguments, on a free port. A context manager that leaves no process behind.
 
+    forked: for a test that asks nothing of its processes; they are forked where everything is loaded, which is a quarter of the work.
     log: what it has written to standard error so far.
     """
 
-    def __init__(self, *arguments: str, environment: dict[str, str] | None = None, wait: bool = True) -> None:
+    def __init__(self, *arguments: str, environment: dict[str, str] | None = None, wait: bool = True, forked: bool = False) -> None:
         path = os.pathsep.join(filter(None, [str(SOURCE), os.environ.get("PYTHONPATH")]))
         inherited = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
         self.port = 0
         self._lines: list[str] = []
         self._changed = threading.Condition()
         self._recorded: Any = None
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "inferometer", "serve", *latest("--port", "0", "--hostname", "127.0.0.1", *arguments)],
-            stderr=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**inherited, **(environment or {})},
-        )
+        words = latest("--port", "0", "--hostname", "127.0.0.1", *arguments)
+        self.process = (_forked if forked else _started)(words, {**inherited, **(environment or {})})
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         if wait:
@@ -191,6 +190,17 @@ class RunningServer:
             self._changed.notify_all()
 
 
+def _started(words: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "inferometer", "serve", *words]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def _forked(words: list[str], environment: dict[str, str]) -> ForkedServer:
+    from forked_server import ForkedServer  # only here, as it needs torch
+
+    return ForkedServer(words, environment)
+
+
 def children(process: int) -> list[int]:
     """The processes that a process has started and that have not ended."""
     found = []
@@ -220,6 +230,7 @@ def until(condition: Any, seconds: float = 20.0) -> None:
         time.sleep(0.02)
 
 
-def dummy(folder: Path, *more: str) -> RunningServer:
+def dummy(folder: Path, *more: str, forked: bool = False) -> RunningServer:
     """A server of a small random model in float32 on the CPU."""
-    return RunningServer("--model-id", str(folder), "--weights", "dummy", "--dtype", "float32", "--device", "cpu", *more)
+    fixed = ("--model-id", str(folder), "--weights", "dummy", "--dtype", "float32", "--device", "cpu")
+    return RunningServer(*fixed, *more, forked=forked)

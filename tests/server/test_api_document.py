@@ -102,7 +102,7 @@ def test_the_page_shows_the_document_and_loads_nothing(server: RunningServer) ->
 def brief(chat_model: Path) -> Iterator[RunningServer]:
     """A server whose answers are short, whatever is asked for."""
     limits = ("--max-input-length", "40", "--max-total-tokens", "48", "--gpu-memory", "0.25")
-    with dummy(chat_model, *limits, "--tokenizer", str(chat_model)) as running:
+    with dummy(chat_model, *limits, "--tokenizer", str(chat_model), forked=True) as running:
         yield running
 
 

@@ -24,7 +24,7 @@ def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """A server with little patience and 32 permits, whose answers can be large enough to fill every buffer on the way."""
     folder: Path = tiny_model(tmp_path_factory.mktemp("hasty"), "llama", max_position_embeddings=4096, eos_token_id=299)
     limits = ("--max-input-length", "3000", "--max-total-tokens", "4000", "--gpu-memory", "0.25", "--max-concurrent-requests", "32")
-    with dummy(folder, *limits, "--client-seconds", "1") as running:
+    with dummy(folder, *limits, "--client-seconds", "1", forked=True) as running:
         yield running
 
 

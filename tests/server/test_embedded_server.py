@@ -24,7 +24,7 @@ CAPITAL = "The capital of France is"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
-    with RunningServer("--device", "cpu", "--dtype", "float32", "--gpu-memory", "0.5") as running:
+    with RunningServer("--device", "cpu", "--dtype", "float32", "--gpu-memory", "0.5", forked=True) as running:
         yield running
 
 

@@ -22,7 +22,7 @@ SHORT = {"inputs": "a short one", "parameters": {"max_new_tokens": 2}}
 @pytest.fixture(scope="module")
 def four(models: dict[str, Any]) -> Iterator[RunningServer]:
     """A server with four permits, of which two may run at a time."""
-    with dummy(models["llama"], *LIMITS, "--max-concurrent-requests", "4", "--max-batch-size", "2") as running:
+    with dummy(models["llama"], *LIMITS, "--max-concurrent-requests", "4", "--max-batch-size", "2", forked=True) as running:
         yield running
 
 
@@ -138,7 +138,7 @@ def guarded(models: dict[str, Any]) -> Iterator[RunningServer]:
     """A server of three permits that wants a key, may be called from pages of two origins, and lets nobody wait for long."""
     origins = ("--cors-allow-origin", "https://a.example", "--cors-allow-origin", "https://b.example")
     waiting = ("--max-batch-size", "1", "--queue-seconds", "0.5", "--max-concurrent-requests", "3")
-    with dummy(models["llama"], *LIMITS, "--api-key", "sésame", *origins, *waiting) as running:
+    with dummy(models["llama"], *LIMITS, "--api-key", "sésame", *origins, *waiting, forked=True) as running:
         yield running
 
 

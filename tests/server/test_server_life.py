@@ -87,6 +87,13 @@ def test_a_port_in_use_is_told(models: dict[str, Path]) -> None:
     assert "cannot be used: Address already in use; use another --port" in log
 
 
+@pytest.fixture
+def small_server(models: dict[str, Path]) -> Iterator[RunningServer]:
+    """A server of its own for a test that ends it: four permits."""
+    with dummy(models["llama"], *LIMITS, "--max-concurrent-requests", "4", "--drain-seconds", "20") as running:
+        yield running
+
+
 ENVIRONMENT = {
     "MODEL_ID": "someone/tiny",
     "MAX_BEST_OF": "5",

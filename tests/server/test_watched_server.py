@@ -17,7 +17,7 @@ import grpc
 import pytest
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
-from running_server import LIMITS, RunningServer, until
+from running_server import LIMITS, RunningServer, dummy, until
 from test_permits_over_http import Frozen, ask
 
 CANARY = "canary-7f3e9d"
@@ -316,15 +316,16 @@ def test_a_collector_that_is_away_costs_nobody_anything(models: dict[str, Path],
         assert server.log.count("traces do not reach") == 1
 
 
-def test_a_dead_engine_is_counted_once_for_each_that_it_took_along(small_server: RunningServer) -> None:
-    moved = Difference(small_server)
-    streams = [small_server.open_stream("/generate_stream", LONG) for _ in range(2)]
-    os.kill(small_server.engine_process(), signal.SIGKILL)
-    for connection, response in streams:
-        assert b'"generation"' in response.read()
-        connection.close()
-    assert small_server.post("/generate", SHORT).status == 503
-    moved.look()
-    assert moved("tgi_request_count") == moved('tgi_request_failure{err="generation"}') == 3
-    assert moved.after["tgi_batch_current_size"] == moved.after["inferometer_permits_in_use"] == 0
-    assert small_server.get("/status").json()["health"] == "unhealthy"
+def test_a_dead_engine_is_counted_once_for_each_that_it_took_along(models: dict[str, Path]) -> None:
+    with dummy(models["llama"], *LIMITS, forked=True) as small_server:
+        moved = Difference(small_server)
+        streams = [small_server.open_stream("/generate_stream", LONG) for _ in range(2)]
+        os.kill(small_server.engine_process(), signal.SIGKILL)
+        for connection, response in streams:
+            assert b'"generation"' in response.read()
+            connection.close()
+        assert small_server.post("/generate", SHORT).status == 503
+        moved.look()
+        assert moved("tgi_request_count") == moved('tgi_request_failure{err="generation"}') == 3
+        assert moved.after["tgi_batch_current_size"] == moved.after["inferometer_permits_in_use"] == 0
+        assert small_server.get("/status").json()["health"] == "unhealthy"

@@ -7,6 +7,10 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
+
+from inferometer.server.frames import frame
+from inferometer.server.messages import Begin
 
 GRACE_SECONDS = 3.0
 """How long a process that was told to end may take before it is killed."""
@@ -25,6 +29,11 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, **environment},
             )
+
+    def begin(self, command: Begin) -> None:
+        """Lets the engine load its model. What it answers, and that it is gone, is for whoever reads `end`."""
+        with suppress(ConnectionError):
+            self.end.sendall(frame(command))
 
     def finish(self, grace_seconds: float = GRACE_SECONDS) -> int:
         """Waits for its end, kills it if that takes too long, and returns its exit code."""

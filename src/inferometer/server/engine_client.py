@@ -14,7 +14,6 @@ from inferometer.server.generation import Generation
 from inferometer.server.messages import (
     Abort,
     Add,
-    Begin,
     Broken,
     Command,
     Embed,
@@ -79,10 +78,6 @@ class EngineClient(asyncio.Protocol):
         self.fail_all(failed)
 
     # What the server calls.
-
-    def begin(self, command: Begin) -> None:
-        """Lets the engine load its model."""
-        self._send(command)
 
     def submit(self, generations: Iterable[Generation]) -> None:
         """Queues requests. They fail at once if the engine is gone."""

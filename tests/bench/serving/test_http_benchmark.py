@@ -25,7 +25,9 @@ from tiny_models import tiny_model
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     model = tiny_model(tmp_path_factory.mktemp("model"), "llama")
     limits = ("--max-input-length", "40", "--max-total-tokens", "60", "--gpu-memory", "0.25")
-    with RunningServer("--model-id", str(model), "--weights", "dummy", "--dtype", "float32", "--device", "cpu", *limits) as running:
+    with RunningServer(
+        "--model-id", str(model), "--weights", "dummy", "--dtype", "float32", "--device", "cpu", *limits, forked=True
+    ) as running:
         yield running
 
 
