@@ -14,6 +14,7 @@ from inferometer.bench.backends.registry import entry, names
 from inferometer.bench.backends.request import APIS, DECODE_LENGTH, TUNING_SECONDS, BenchRequest
 from inferometer.cli.options import (
     add_admission_options,
+    add_model,
     add_model_options,
     add_offload_options,
     add_parallel_options,
@@ -36,7 +37,7 @@ FAILED, CASES_FAILED = 1, 3
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument("model", nargs="?", metavar="MODEL", help="Hub id, folder, .gguf file or preset (default: the embedded model)")
+    add_model(parser)
     group = parser.add_argument_group("workload")
     group.add_argument("--batch-size", type=at_least(1), action="append", metavar="N", help="repeatable (default: 1 2 4 8 16 32)")
     group.add_argument("--sequence-length", type=at_least(1), default=10, metavar="N", help="prompt tokens of each sequence (default: 10)")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from inferometer.cli.options import (
+    MODEL_HELP,
     add_admission_options,
     add_format_options,
     add_model_options,
@@ -40,7 +41,7 @@ _DECIDING: Final = ("model", "weights", "tokenizer", "dtype", "quantize", "kv_dt
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.add_argument("prompt", nargs="*", metavar="PROMPT", help="texts to continue (default: all of standard input, as one)")
-    parser.add_argument("--model", metavar="MODEL", help="Hub id, folder, .gguf file or preset (default: the embedded model)")
+    parser.add_argument("--model", metavar="MODEL", help=MODEL_HELP)
     job = parser.add_argument_group("batch job, in place of PROMPT")
     job.add_argument(
         "--input", type=Path, metavar="FILE", help='prompts, a JSON object a line: {"prompt": "..."}, with parameters of its own'
