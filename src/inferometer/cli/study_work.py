@@ -62,14 +62,14 @@ def carry_out(arguments: argparse.Namespace) -> int:
             tell(failure)
             return FAILED
         from inferometer.cli.study_output import write_documents
-        from inferometer.report.study.tables import document
+        from inferometer.report.study.tables import document as tables
 
         # What earlier runs left of other parts and columns stays in the folder's documents.
         kept = _Work(study, plan(study, place_of), twins, folder).answers() if arguments.only else records
         try:
             text = write_documents(study, kept, folder)
         except OSError as error:
-            text = document(study, kept)
+            text = tables(study, kept)
             failure = f"error: {folder.path}: {error.strerror}; all records are in it; make room, and --resume writes what is made of them"
     if arguments.json:
         json.dump({"records": [record.to_json() for record in records]}, sys.stdout, allow_nan=False)
