@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import json
 import sys
+import tomllib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 from inferometer.bench.records.compact import compacted
 from inferometer.bench.records.record import Record
+from inferometer.bench.study.file import resolved_text
 from inferometer.bench.study.folder import RECORDS, STUDY, Key, key_of, latest, read_folder
 from inferometer.bench.study.study import Study
 from inferometer.errors import UserError
@@ -36,6 +39,8 @@ TELLING = {
     "gpt3-latency": "Time per token (ms), batch_size={batch_size}: stacks beside each other",
 }
 STUDIES, TABLES = 2, 2
+# Settings that a run may be given without asking another question; of the first two a record says its own.
+TOLD, EFFORT = ("runs", "warmups"), ("runs", "warmups", "energy", "tuning_seconds", "timeout_s")
 
 
 def section(folders: Sequence[Path]) -> str:
@@ -52,6 +57,8 @@ def section(folders: Sequence[Path]) -> str:
 def add(folders: Sequence[Path]) -> list[Path]:
     """Keeps, of each question, what was measured last, and the study of the folder that was written to last; returns where.
 
+    Of that study's effort only what holds for all that is kept: the records say their own.
+
     What was skipped says what one machine lacked, so it stays only where its column ran on none.
     """
     found: dict[Path, list[tuple[str, list[Record]]]] = {}
@@ -60,12 +67,37 @@ def add(folders: Sequence[Path]) -> list[Path]:
         found.setdefault(RESULTS / file.study().name, []).append(((folder / STUDY).read_text("utf-8"), records))
     for target, runs in found.items():
         study, _ = max(runs, key=lambda run: max(record.started_at for record in run[1]))
-        target.mkdir(parents=True, exist_ok=True)
-        (target / STUDY).write_text(study, "utf-8")
         kept = _kept([record for _, records in runs for record in latest(records).values()])
+        target.mkdir(parents=True, exist_ok=True)
+        (target / STUDY).write_text(_claimed(study, [text for text, _ in runs], kept), "utf-8")
         lines = (json.dumps(line, allow_nan=False, separators=(",", ":")) for line in compacted(kept))
         (target / RECORDS).write_text("".join(f"{line}\n" for line in lines), "utf-8")
     return list(found)
+
+
+def _claimed(study: str, studies: Sequence[str], records: Sequence[Record]) -> str:
+    """The study without the effort in which the studies put together differ, or that not all of the records had."""
+    document, others = tomllib.loads(study), [tomllib.loads(each)["fixed"] for each in studies]
+    fixed = document["fixed"]
+    wrong = {name for name in EFFORT if name in fixed and any(other.get(name) != fixed[name] for other in others)}
+    parts = {part["name"]: part for part in document["part"]}
+    for record in records:
+        if record.status == "skipped" or record.part not in parts:
+            continue
+        own = _own(parts[record.part], record.column)
+        wrong |= {name for name in TOLD if name in fixed and name not in own and fixed[name] != getattr(record, name)}
+    if not wrong:
+        return study
+    said = f"# Records of several runs are together here: of {joined(sorted(wrong))} each record says its own.\n"
+    kept = {name: value for name, value in fixed.items() if name not in wrong}
+    return said + resolved_text({**document, "fixed": kept})
+
+
+def _own(part: dict[str, Any], column: str | None) -> set[str]:
+    """The settings that a part, one of its axes or its column gives, whatever the study's are."""
+    points = [point for points in part.get("axes", {}).values() for point in points if isinstance(point, dict)]
+    columns = [each for each in part["columns"] if each["name"] == column]
+    return set(part.get("axes", {})).union(part.get("fixed", {}), *points, *columns)
 
 
 def _kept(records: Sequence[Record]) -> list[Record]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import runpy
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from report_records import answered, made
@@ -109,10 +111,36 @@ def test_folders_that_shared_a_study_are_one(copy: Path) -> None:
     assert read_records(kept) == read_records(whole / "records.jsonl")[1:]
 
 
+def test_a_study_put_together_claims_no_effort_that_some_of_its_records_had_not(copy: Path) -> None:
+    whole = ran(copy / "whole", "backend-sweep")
+    text = (whole / "study.toml").read_text()
+    records = read_records(whole / "records.jsonl")[1:]
+    often = [replace(each, started_at="2025-01-01") for each in records[:4]]
+    once = [made(**asked(each), runs=1, status="oom", evidence="it was", started_at="2027-01-01") for each in records[4:]]
+    for name, kept in (("often", often), ("once", once)):
+        (copy / name).mkdir()
+        runs = kept[0].runs
+        (copy / name / "study.toml").write_text(re.sub(r"(?m)^runs = \d+$", f"runs = {runs}", text))
+        (copy / name / "records.jsonl").write_text("".join(json.dumps(each.to_json()) + "\n" for each in kept))
+    assert run("--add", str(copy / "often"), root=copy).returncode == 0
+    kept = copy / "results" / "backend-sweep" / "study.toml"
+    assert tomllib.loads(kept.read_text()) == tomllib.loads((copy / "often" / "study.toml").read_text())
+    assert run("--add", *(str(copy / name) for name in ("often", "once")), root=copy).returncode == 0
+    assert "runs" not in tomllib.loads(kept.read_text())["fixed"]
+    assert "of runs each record says its own" in kept.read_text()
+    # And so it stays when a run is added to what is there.
+    assert run("--add", str(kept.parent), str(copy / "once"), root=copy).returncode == 0
+    assert "runs" not in tomllib.loads(kept.read_text())["fixed"]
+
+
+def asked(record: Record) -> dict[str, Any]:
+    """The question that a record answers."""
+    return {name: getattr(record, name) for name in ("study", "part", "column", "case_id", "model", "batch_size")}
+
+
 def without(record: Record, started_at: str) -> Record:
     """The same case where its stack is not installed."""
-    asked = {name: getattr(record, name) for name in ("study", "part", "column", "case_id", "model", "batch_size")}
-    return made(**asked, status="skipped", evidence="it needs a package", started_at=started_at)
+    return made(**asked(record), status="skipped", evidence="it needs a package", started_at=started_at)
 
 
 @pytest.mark.parametrize("order", [("old", "new"), ("new", "old")])

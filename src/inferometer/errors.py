@@ -28,14 +28,19 @@ class PointlessWarning(UserWarning):
     """What was asked for works and helps nobody; the command line and the server print it as one line."""
 
 
+class DamageWarning(UserWarning):
+    """Part of a file could not be read and is left out; the command line prints it as one line."""
+
+
 def warn_in_one_line() -> None:
     """From now on a warning of ours is a line on stderr, without the place in our source that it comes from."""
-    warnings.simplefilter("always", PointlessWarning)
+    for category in (PointlessWarning, DamageWarning):
+        warnings.simplefilter("always", category)
     warnings.showwarning = partial(_show, warnings.showwarning)
 
 
 def _show(otherwise: Callable[..., None], message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-    if issubclass(category, PointlessWarning):
+    if issubclass(category, PointlessWarning | DamageWarning):
         print(f"inferometer: warning: {' '.join(str(message).split())}", file=sys.stderr)
     else:
         otherwise(message, category, *where, **more)

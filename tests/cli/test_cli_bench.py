@@ -225,3 +225,8 @@ def test_an_admission_that_means_nothing_is_one_line(
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert words in err
+
+
+def test_a_context_that_is_not_generated_to_has_no_prompt(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "tiny-opt", "--weights", "dummy", "--decode-at", "5", "--sequence-length", "4"]) == 2
+    assert "--sequence-length is of prompts, which --decode-at runs without" in capsys.readouterr().err

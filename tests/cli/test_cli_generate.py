@@ -188,3 +188,12 @@ def test_a_host_memory_that_nothing_fits_through_is_refused_with_the_remedy(caps
     assert (out, err.count("\n")) == ("", 1)
     assert "--host-memory 1e-06 has no room for the " in err
     assert err.endswith("; raise it\n")
+
+
+def test_a_sequence_that_is_too_long_is_told_by_the_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = arguments(tmp_path, "hello", "--gpu-memory", "0.00001")
+    given[given.index("6")] = "50"
+    assert main(given) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "a smaller --max-new-tokens" in err

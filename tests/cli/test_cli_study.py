@@ -11,6 +11,8 @@ import pytest
 from fake_worker import Workshop
 
 from inferometer.bench.conduct.conductor import Conductor
+from inferometer.bench.records.session import Session
+from inferometer.bench.study.folder import StudyFolder
 from inferometer.cli.main import main
 from inferometer.cli.study_run import configure
 
@@ -225,6 +227,33 @@ def test_a_disk_that_takes_no_more_is_one_clear_error(
     out, err = capsys.readouterr()
     assert out == ""
     assert err == "inferometer: error: inferometer-studies/mine: No space left on device; 0 records are in it; go on with --resume\n"
+
+
+def test_a_disk_that_has_room_for_the_records_alone_costs_the_documents(
+    study: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = StudyFolder.write
+
+    def full(folder: StudyFolder, name: str, text: str) -> Path:
+        if name == "report.html":
+            raise OSError(28, "No space left on device")
+        return plain(folder, name, text)
+
+    monkeypatch.setattr(StudyFolder, "write", full)
+    assert main(["study", "run", study]) == 1
+    out, err = capsys.readouterr()
+    assert "## Throughput" in out
+    said = "inferometer-studies/mine: No space left on device; all records are in it; make room, and --resume writes what is made of them"
+    assert err.splitlines()[-1] == f"inferometer: error: {said}"
+
+
+def test_what_is_written_in_part_does_not_stay(tmp_path: Path) -> None:
+    """As of a disk that fills up: here the name is taken by a folder."""
+    with StudyFolder(tmp_path / "a", {}, Session(session="now", machine="one", revision="code"), resume=False, say=print) as folder:
+        (tmp_path / "a" / "tables.md").mkdir()
+        with pytest.raises(OSError, match=r"tables\.md"):
+            folder.write("tables.md", "text")
+    assert not list((tmp_path / "a").glob(".*.part"))
 
 
 def test_every_option_is_explained() -> None:

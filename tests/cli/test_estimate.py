@@ -124,6 +124,7 @@ def test_ways_to_run_have_flags_of_their_own(capsys: pytest.CaptureFixture[str])
         (["--stack", "hf-eager", "--tensor-parallel", "2"], "--tensor-parallel 2 is not run by --backend hf; use "),
         (["--stack", "hf-eager", "--kv-dtype", "fp8"], "--kv-dtype fp8 is not run by --backend hf; "),
         (["--stack", "hf-compile", "--quantize", "int8"], "--quantize int8 is not run by --backend hf-compile; "),
+        (["--decode-length", "1", "--batch-size", "20000"], "it holds the pages of a whole batch at once, here 351.56 GiB, of which a "),
     ],
 )
 def test_a_case_that_bench_refuses_has_its_reason_in_place_of_a_command(

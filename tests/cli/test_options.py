@@ -97,3 +97,19 @@ def test_a_device_that_is_none_is_told(
     out, err = capsys.readouterr()
     assert out == ""
     assert f"--device {device}".strip() + " is unknown; use auto, cpu, cuda or cuda:N" in err
+
+
+@pytest.mark.parametrize("command", ["bench", "estimate", "quality --file t", "quantize --quantize int8 -o d", "serve"])
+def test_a_model_is_named_by_itself_or_behind_its_option(command: str) -> None:
+    name, *rest = command.split()
+    for words in (["m"], ["--model", "m"], ["m", "--model", "m"], ["--model", "m", "m"]):
+        for line in ([name, *words, *rest], [name, *rest, *words]):
+            assert parser(name).parse_args(line).model == "m"
+    assert parser(name).parse_args([name, *rest]).model is None
+
+
+@pytest.mark.parametrize("command", ["bench", "estimate", "quality --file t", "quantize --quantize int8 -o d", "serve"])
+def test_two_models_are_refused(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ("one --model two", "--model two one"):
+        assert main([*command.split(), *words.split()]) == 2
+        assert capsys.readouterr().err == "inferometer: error: MODEL one and --model two name two models; give one\n"

@@ -53,6 +53,17 @@ def test_sequences_of_one_token_hold_pages_for_a_sweep() -> None:
     assert kv_bytes(spec, Formats(), NATIVE, replace(asked, length=10_000)) == 625 * page
 
 
+def test_a_cpu_has_logits_of_those_that_end_in_a_sweep_and_a_gpu_room_for_all() -> None:
+    spec, asked = _spec("opt-1.3b"), Workload(batch=16, length=1024, generated=1)
+
+    def rows(asked: Workload, *, cpu: bool) -> float:
+        return logit_bytes(spec, Formats(), NATIVE, asked, cpu=cpu) / logit_bytes(spec, Formats(), NATIVE, replace(asked, batch=1), cpu=cpu)
+
+    assert rows(asked, cpu=True) == 8  # 8192 tokens
+    assert rows(asked, cpu=False) == 16
+    assert rows(replace(asked, generated=2), cpu=True) == 16  # all decode together
+
+
 def test_prompts_run_in_sweeps_of_limited_size() -> None:
     spec = _spec("opt-1.3b")
 

@@ -128,7 +128,24 @@ def test_without_any_compiler_there_is_none(monkeypatch: pytest.MonkeyPatch, cap
     assert capfd.readouterr() == ("", "")
 
 
-def test_without_a_place_to_keep_it_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_place_to_keep_it_there_is_none_and_the_place_is_named_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv("INFEROMETER_HOME", str(tmp_path / "file" / "home"))
+    home = tmp_path / "file" / "home"
+    monkeypatch.setenv("INFEROMETER_HOME", str(home))
+    assert [cpu_library(), cpu_library()] == [None, None]
+    out, err = capfd.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(f"inferometer: warning: no kernels for this CPU: {home}")
+    assert "set INFEROMETER_HOME" in err
+
+
+def test_a_place_that_cannot_be_written_is_no_fault_of_the_compiler(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = home / "kernels"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != folder)
     assert cpu_library() is None
+    assert f"no kernels for this CPU: {folder}: Permission denied;" in capfd.readouterr().err

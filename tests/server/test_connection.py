@@ -91,6 +91,22 @@ def test_what_is_no_request_is_refused_in_json(hasty: RunningServer, sent: bytes
     hasty.alive()
 
 
+@pytest.mark.parametrize("length", [5, len(BODY) - 1])
+def test_a_body_that_is_longer_than_its_length_is_answered_as_far_as_it_goes(hasty: RunningServer, length: int) -> None:
+    """As of a client that counts characters and sends bytes."""
+    head = HEAD.replace(b"%d" % len(BODY), b"%d" % length)
+    with Bare(hasty, head + b"\r\n" + BODY) as short:
+        assert short.answer() == (400, {"error": "The body is not valid JSON", "error_type": "validation"})
+
+
+def test_what_follows_a_whole_request_does_not_cost_its_answer(hasty: RunningServer) -> None:
+    with Bare(hasty, HEAD + b"\r\n" + BODY + b"nonsense\r\n\r\n") as followed:
+        status, answer = followed.answer()
+    assert status == 200
+    assert isinstance(answer["generated_text"], str)
+    until(lambda: scrape(hasty)["inferometer_permits_in_use"] == 0)
+
+
 def test_who_does_not_finish_is_not_waited_for(hasty: RunningServer) -> None:
     chat = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
     chunks = b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n"

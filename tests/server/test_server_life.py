@@ -179,7 +179,7 @@ def test_a_signal_lets_open_requests_finish(small_server: RunningServer) -> None
     engine = small_server.engine_process()
     connection, response = small_server.open_stream("/generate_stream", LONG)
     small_server.process.send_signal(signal.SIGTERM)
-    small_server.wait_for_log("ending: 1 requests")
+    small_server.wait_for_log("ending: sequences in flight: 1")
     assert small_server.post("/generate", LONG).status == 503
     assert small_server.get("/health").status == 503
     rest = response.read()
@@ -191,15 +191,16 @@ def test_a_signal_lets_open_requests_finish(small_server: RunningServer) -> None
 
 
 def test_a_second_signal_ends_it_now(models: dict[str, Path]) -> None:
+    twice = {"inputs": "a long one", "parameters": {"max_new_tokens": 400, "best_of": 2, "do_sample": True}}
     with dummy(models["llama"], *LIMITS, "--drain-seconds", "600") as server:
         engine = server.engine_process()
         os.kill(engine, signal.SIGSTOP)  # so that what is open stays open
         answers: list[int] = []
-        asking = threading.Thread(target=lambda: answers.append(server.post("/generate", LONG).status))
+        asking = threading.Thread(target=lambda: answers.append(server.post("/generate", twice).status))
         asking.start()
-        until(lambda: b"inferometer_permits_in_use 1.0\n" in server.get("/metrics").body)
+        until(lambda: b"inferometer_permits_in_use 2.0\n" in server.get("/metrics").body)
         server.process.send_signal(signal.SIGINT)  # which lets what is open go on as well
-        server.wait_for_log("ending: 1 requests")
+        server.wait_for_log("ending: sequences in flight: 2")  # of one request
         assert server.end() == 0
         asking.join(20)
         assert answers == [503]

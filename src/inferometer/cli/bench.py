@@ -14,6 +14,7 @@ from inferometer.bench.backends.registry import entry, names
 from inferometer.bench.backends.request import APIS, DECODE_LENGTH, TUNING_SECONDS, BenchRequest
 from inferometer.cli.options import (
     add_admission_options,
+    add_model,
     add_model_options,
     add_offload_options,
     add_parallel_options,
@@ -32,14 +33,17 @@ if TYPE_CHECKING:
     from inferometer.bench.records.record import Record
 
 FAILED, CASES_FAILED = 1, 3
+SEQUENCE_LENGTH = 10
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument("model", nargs="?", metavar="MODEL", help="Hub id, folder, .gguf file or preset (default: the embedded model)")
+    add_model(parser)
     group = parser.add_argument_group("workload")
     group.add_argument("--batch-size", type=at_least(1), action="append", metavar="N", help="repeatable (default: 1 2 4 8 16 32)")
-    group.add_argument("--sequence-length", type=at_least(1), default=10, metavar="N", help="prompt tokens of each sequence (default: 10)")
+    group.add_argument(
+        "--sequence-length", type=at_least(1), metavar="N", help=f"prompt tokens of each sequence (default: {SEQUENCE_LENGTH})"
+    )
     group.add_argument("--decode-length", type=at_least(1), metavar="N", help=f"tokens to generate for each (default: {DECODE_LENGTH})")
     group.add_argument("--runs", type=at_least(1), default=10, metavar="N", help="measured runs of each batch size (default: 10)")
     group.add_argument("--warmups", type=at_least(0), default=1, metavar="N", help="runs before them (default: 1)")
@@ -86,6 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError("--concurrency is of a server; add --backend http, or use --batch-size")
     if arguments.concurrency and arguments.batch_size:
         raise UserError("--concurrency and --batch-size are the same of a server; leave one of them out")
+    if arguments.decode_at and arguments.sequence_length is not None:
+        raise UserError("--sequence-length is of prompts, which --decode-at runs without; leave one of them out")
     request.check()
 
     from inferometer.bench.records.journal import Journal, Sink
@@ -113,7 +119,7 @@ def request_of(arguments: argparse.Namespace) -> BenchRequest:
     return BenchRequest(
         model=arguments.model,
         batch_sizes=tuple(dict.fromkeys(arguments.concurrency or arguments.batch_size or (1, 2, 4, 8, 16, 32))),
-        sequence_length=arguments.sequence_length,
+        sequence_length=arguments.sequence_length or SEQUENCE_LENGTH,
         decode_length=arguments.decode_length,
         runs=arguments.runs,
         warmups=arguments.warmups,

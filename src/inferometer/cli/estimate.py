@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, get_args
 
 from inferometer.cli.estimate_plot import add_plot_options, draw, write
-from inferometer.cli.options import at_least
+from inferometer.cli.options import add_model, at_least
 from inferometer.cli.verification import unmeasured
 from inferometer.errors import UserError
 from inferometer.estimate.answer import MIXED
@@ -27,7 +27,7 @@ _PHASES = {"forward_ms": "forward", "prefill_ms": "prefill", "decode_token_ms": 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument("model", nargs="?", metavar="MODEL", help="Hub id, folder, .gguf file or preset (default: the embedded model)")
+    add_model(parser)
     group = parser.add_argument_group("workload")
     group.add_argument("--batch-size", type=at_least(1), default=1, metavar="N", help="sequences at a time (default: 1)")
     group.add_argument("--sequence-length", type=at_least(1), metavar="N", help=f"prompt tokens of each sequence (default: {_LENGTH})")

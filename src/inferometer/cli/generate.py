@@ -7,10 +7,12 @@ import dataclasses
 import io
 import json
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from inferometer.cli.options import (
+    MODEL_HELP,
     add_admission_options,
     add_format_options,
     add_model_options,
@@ -28,7 +30,7 @@ from inferometer.model.presets import preset
 from inferometer.schedule.sampling import SamplingParams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from inferometer.engine.llm import LLM
     from inferometer.schedule.completion import Completion, StreamedToken
@@ -40,7 +42,7 @@ _DECIDING: Final = ("model", "weights", "tokenizer", "dtype", "quantize", "kv_dt
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.add_argument("prompt", nargs="*", metavar="PROMPT", help="texts to continue (default: all of standard input, as one)")
-    parser.add_argument("--model", metavar="MODEL", help="Hub id, folder, .gguf file or preset (default: the embedded model)")
+    parser.add_argument("--model", metavar="MODEL", help=MODEL_HELP)
     job = parser.add_argument_group("batch job, in place of PROMPT")
     job.add_argument(
         "--input", type=Path, metavar="FILE", help='prompts, a JSON object a line: {"prompt": "..."}, with parameters of its own'
@@ -82,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     prompts = arguments.prompt or [_standard_input()]
     if len(prompts) > 1 and _names_a_model(prompts[0]):
         tell(f"warning: {prompts[0]} is a prompt here, and the model is another; --model {prompts[0]} loads it")
-    with _open(arguments) as llm:
+    with _named_by_flags(), _open(arguments) as llm:
         encode = _encoder(llm, arguments)
         tokens = llm.stream([encode(prompt) for prompt in prompts], params)
         if arguments.json:
@@ -92,6 +94,15 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             _print(tokens, len(prompts))
     return 0
+
+
+@contextmanager
+def _named_by_flags() -> Iterator[None]:
+    """What the engine refuses within is told by the flag, and not by the name that the parameter has in Python."""
+    try:
+        yield
+    except UserError as error:
+        raise type(error)(str(error).replace("max_new_tokens", "--max-new-tokens")) from error
 
 
 def _names_a_model(text: str) -> bool:

@@ -7,12 +7,36 @@ import math
 from pathlib import Path
 from typing import Any
 
+from inferometer.cli.parser import Once
 from inferometer.engine.parallel.torchrun import Torchrun
 from inferometer.errors import UserError
 from inferometer.model.formats import KEPT_HEAD, ROUNDED_FORMATS
 from inferometer.schedule.admission import ADMISSIONS
 from inferometer.schedule.groups import GROUP_SIZE
 from inferometer.schedule.sampling import SEEDS, SamplingParams
+
+MODEL_HELP = "Hub id, folder, .gguf file or preset (default: the embedded model)"
+
+
+class _Model(Once):
+    """Keeps which model a command is of, whether it stands by itself or behind --model, and refuses two."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: str | None = None
+    ) -> None:
+        if values is None:
+            return  # nothing stands by itself
+        before = namespace.model
+        super().__call__(parser, namespace, values, option_string)
+        if before not in (None, values):
+            alone, behind = (before, values) if option_string else (values, before)
+            raise UserError(f"MODEL {alone} and --model {behind} name two models; give one")
+
+
+def add_model(parser: argparse.ArgumentParser, meaning: str = MODEL_HELP) -> None:
+    """Which model a command is of: `model`, None if none is named. meaning: what the help says of it."""
+    parser.add_argument("model", nargs="?", metavar="MODEL", action=_Model, help=meaning)
+    parser.add_argument("--model", metavar="MODEL", action=_Model, default=None, help="the same")
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:

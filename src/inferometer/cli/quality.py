@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from inferometer.cli.options import add_format_options, add_parallel_options, at_least, tensor_parallel
+from inferometer.cli.options import add_format_options, add_model, add_parallel_options, at_least, tensor_parallel
 from inferometer.cli.progress import Bar
 from inferometer.cli.streams import tell
 from inferometer.errors import UserError
@@ -25,7 +25,7 @@ FEW_TOKENS = 32
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument("model", nargs="?", metavar="MODEL", help="Hub id, folder, .gguf file or preset (default: the embedded model)")
+    add_model(parser)
     parser.add_argument("--file", type=Path, required=True, metavar="TEXT", help="a text in UTF-8 that the models predict token by token")
     parser.add_argument("--reference", metavar="MODEL", help="what to compare with (default: MODEL as it is stored)")
     parser.add_argument(

@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from inferometer.cli.options import at_least, rounded_formats
+from inferometer.cli.options import add_model, at_least, rounded_formats
 from inferometer.cli.progress import Bar
 from inferometer.cli.quality import read_text
 from inferometer.errors import UserError
@@ -18,7 +18,7 @@ WINDOWS, WINDOW = 32, 512
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument("model", nargs="?", metavar="MODEL", help="Hub id, folder, .gguf file or preset (default: the embedded model)")
+    add_model(parser)
     parser.add_argument("--quantize", required=True, metavar="FORMAT", help=rounded_formats())
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="DIR", help="folder to write, not there yet or empty; those above it are made"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 
+from inferometer.cli.options import add_model
 from inferometer.errors import UserError
 from inferometer.server.flags import add_flags, read_settings
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument("model", nargs="?", metavar="MODEL", help="as --model-id")
+    add_model(parser, "as --model-id")
     add_flags(parser)
 
 

@@ -58,7 +58,7 @@ def forecast_table(plans: Sequence[Planned], same_run_as: Sequence[str | None]) 
     again = sum(part is not None and planned.expected != "skipped" for planned, part in zip(plans, same_run_as, strict=True))
     total += f"; {again} of them answered by the same run as a case of another part" if again else ""
     whole = sum(known)
-    time = f"{whole / 60:.1f} minutes" if whole >= 60 else f"{whole:.0f} seconds"
+    time = f"{whole / 60:.1f} minutes" if whole >= 60 else f"{whole:.0f} second{'' if round(whole) == 1 else 's'}"
     total += f". The runs take about {time} in all, beside loading"
     total += f"; of {unknown} nothing is known." if unknown else "."
     return table(("part", "case", "column", "run (s)", "all runs (s)", "memory (GiB)", "expected"), rows) + f"\n\n{total}"

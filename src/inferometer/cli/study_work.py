@@ -62,15 +62,24 @@ def carry_out(arguments: argparse.Namespace) -> int:
             tell(failure)
             return FAILED
         from inferometer.cli.study_output import write_documents
+        from inferometer.report.study.tables import document as tables
 
         # What earlier runs left of other parts and columns stays in the folder's documents.
         kept = _Work(study, plan(study, place_of), twins, folder).answers() if arguments.only else records
-        text = write_documents(study, kept, folder)
+        try:
+            text = write_documents(study, kept, folder)
+        except OSError as error:
+            text = tables(study, kept)
+            failure = f"error: {folder.path}: {error.strerror}; all records are in it; make room, and --resume writes what is made of them"
     if arguments.json:
         json.dump({"records": [record.to_json() for record in records]}, sys.stdout, allow_nan=False)
         print()
     else:
         print(text, end="")
+    if failure is not None:
+        sys.stdout.flush()
+        tell(failure)
+        return FAILED
     return CASES_FAILED if any(record.status in ("oom", "error", "timeout") for record in records) else 0
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 
 from inferometer.cli import bench
 from inferometer.cli.parser import Parser
 from inferometer.errors import UserError
 from inferometer.estimate.answer import BENCH, Estimate
-from inferometer.estimate.memory import is_cpu
+from inferometer.estimate.memory import is_cpu, kv_bytes
 from inferometer.hardware.detect import detect
+from inferometer.model.byte_size import gib
 
 
 def unmeasured(found: Estimate) -> str | None:
@@ -39,4 +41,19 @@ def unmeasured(found: Estimate) -> str | None:
         request.check_backends(spec=asked.spec, device="cpu" if is_cpu(asked.device) else "cuda")
     except UserError as error:
         return str(error)
-    return None
+    return _too_many_at_once(found) if request.backends == ("native",) else None
+
+
+def _too_many_at_once(found: Estimate) -> str | None:
+    """Why bench has no room for a batch that a run, sweep by sweep, has room for; None where it has.
+
+    Sequences of one token end with the sweep that reads them, and what comes later takes their pages; bench wants pages for all of them.
+    """
+    asked, needed = found.request, found.memory
+    if asked.order is not None or found.fit.short_by_bytes is not None:
+        return None
+    at_once = replace(asked.stack, sweep_tokens=None)
+    held, whole = (kv_bytes(asked.spec, asked.formats, stack, asked.workload) for stack in (asked.stack, at_once))
+    if needed.device_bytes + whole - held <= asked.device.usable_memory_bytes:
+        return None
+    return f"it holds the pages of a whole batch at once, here {gib(whole)}, of which a sweep needs {gib(held)}; use a smaller --batch-size"

@@ -171,7 +171,10 @@ def logit_bytes(spec: ModelSpec, formats: Formats, stack: Stack, workload: Workl
     if workload.generated:
         if stack.prompt_logits:
             return workload.together * workload.length * spec.vocabulary * 2 * item
-        return round(workload.together * spec.vocabulary * (item + stack.sampler_live_bytes))
+        # A GPU's recorded sweeps have room for every sequence, whether or not it comes to decode; else a sweep has logits of those that
+        # end in it.
+        rows = min(workload.together, workload.holding(stack.sweep_tokens)) if cpu else workload.together
+        return round(rows * spec.vocabulary * (item + stack.sampler_live_bytes))
     if not workload.loss:
         return tokens * spec.vocabulary * item
     if stack.loss == "chunked":

@@ -6,6 +6,7 @@ They are optional. Where there is no compiler, or it fails, torch's own operatio
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import hashlib
 import os
@@ -75,7 +76,8 @@ class CpuLibrary:
 
 @lru_cache(maxsize=1)
 def cpu_library() -> CpuLibrary | None:
-    """The kernels of this machine, compiled if need be, which a line on stderr says; None where that cannot be done.
+    """The kernels of this machine, compiled if need be, which a line on stderr says; None where that cannot be done, which without a
+    compiler is as it has to be, and else another line says.
 
     A first time takes ten to twenty seconds. Of several processes one compiles, and the others wait for it.
     """
@@ -88,13 +90,19 @@ def cpu_library() -> CpuLibrary | None:
         if found is not None:
             return found
         path.parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(path.parent, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path.parent))
         with _turn(path.parent):
             found = _loaded(path)
             if found is not None:
                 return found
             _tell("compiling kernels for this CPU, once (some 20 s)")
             return _made(compiler, path)
-    except (OSError, AttributeError):
+    except AttributeError:  # a torch that runs on an OpenMP of another kind
+        return None
+    except OSError as error:
+        remedy = "torch's own operations do their work, slower; set INFEROMETER_HOME to a folder that can be written"
+        _tell(f"warning: no kernels for this CPU: {error.filename}: {error.strerror}; {remedy}")
         return None
 
 

@@ -214,7 +214,12 @@ class Connection(HttpToolsProtocol):
         self._refused = True
         self._arrived()
         if self._busy:
-            if self._in_head or self.pipeline or self.cycle.response_started:
+            if self._in_head and not self.pipeline:
+                # Of another request than the one that is under way, as a body is that is longer than its length says: that one is whole,
+                # and its answer is the last.
+                self.cycle.keep_alive = False
+                return
+            if self.pipeline or self.cycle.response_started:
                 self.transport.abort()  # the answer before is not complete: there is no place for this one
                 return
             self.cycle.disconnected = True  # the application has been reading this one's body

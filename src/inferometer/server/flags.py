@@ -85,7 +85,12 @@ FLAGS: Sequence[Flag] = (
         metavar="FORMAT",
     ),
     Flag("trust_remote_code", "accepted; no code of a model is ever run", None),
-    Flag("max_concurrent_requests", "most requests in flight; one more is refused at once with 429 (default: 128)", _whole, "N"),
+    Flag(
+        "max_concurrent_requests",
+        "most sequences in flight, n of a request of n; one more is refused at once with 429 (default: 128)",
+        _whole,
+        "N",
+    ),
     Flag("max_best_of", "largest best_of of a request (default: 2)", _whole, "N"),
     Flag("max_stop_sequences", "most stop sequences of a request (default: 4)", _whole, "N"),
     Flag("max_input_length", "most prompt tokens of a request (default: 1000)", _whole, "N"),

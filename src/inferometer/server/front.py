@@ -160,7 +160,7 @@ class Front:
     async def _drain(self, service: Service) -> None:
         """Lets open requests finish, for drain_seconds or until a second signal; then cuts them off. Without an engine they have failed."""
         service.draining = True
-        LOG.info("ending: %d requests are in flight", service.permits.taken)
+        LOG.info("ending: sequences in flight: %d", service.permits.taken)
         back = asyncio.create_task(service.permits.all_back())
         now = asyncio.create_task(self._now.wait())
         lost, ends = service.client.lost, (back, now, service.client.lost)
@@ -169,7 +169,7 @@ class Front:
         if lost.done():  # what was open has failed by now
             await asyncio.wait((back,), timeout=FLUSH_SECONDS)
         if not back.done():
-            LOG.warning("%d permits were still taken: their requests are cut off", service.permits.taken)
+            LOG.warning("sequences still in flight: %d; their requests are cut off", service.permits.taken)
             service.cut_off()
             await asyncio.wait((back,), timeout=FLUSH_SECONDS)
         back.cancel()

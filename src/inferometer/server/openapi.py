@@ -28,7 +28,7 @@ _MEANINGS: Final[Mapping[int, str]] = MappingProxyType(
         415: "The body is not declared to be plain JSON",
         422: "The request breaks a rule",
         424: "The step that the request ran in failed",
-        429: "As many requests as may be are in flight",
+        429: "As many sequences as may be are in flight",
         431: "The request's line and headers are too large",
         503: "The server is ending or unwell, or the request's turn did not come",
     }

@@ -1,4 +1,4 @@
-"""Permits: how many requests may be in flight. Nobody waits for one."""
+"""Permits: how many sequences may be in flight, of which a request may ask for several. Nobody waits for one."""
 
 from __future__ import annotations
 

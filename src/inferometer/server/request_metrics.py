@@ -50,8 +50,8 @@ class RequestMetrics(Observer):
         self._queue = seconds("request_queue_time", "From the engine's being told to a request's turn")
         self._prefill = seconds("request_prefill_time", "From a request's turn to its first token")
         self._decode = seconds("request_decode_time", "From a request's first token to its last")
-        self._permits = Gauge("inferometer_permits", "Requests that may be in flight", registry=registry)
-        self._taken = Gauge("inferometer_permits_in_use", "Requests in flight", registry=registry)
+        self._permits = Gauge("inferometer_permits", "Sequences that may be in flight", registry=registry)
+        self._taken = Gauge("inferometer_permits_in_use", "Sequences in flight", registry=registry)
 
     def answered(self, trail: Trail) -> None:
         """A response begins."""

@@ -112,7 +112,7 @@ def test_every_way_to_end(shell: Shell) -> None:
         3: ("error", "the process was ended by SIGSEGV, while it ran; its last words: one last word"),
         4: ("timeout", "no end within 3 s (as asked), while it ran"),
         5: ("ok", "None"),
-        6: ("oom", "RuntimeError: [enforce fail at alloc_cpu.cpp"),
+        6: ("oom", "DefaultCPUAllocator: can't allocate memory: you tried to allocate"),
     }
     assert {size: found["odd", size][0] for size in expected} == {size: status for size, (status, _) in expected.items()}, found
     assert all(words in found["odd", size][1] for size, (_, words) in expected.items()), found

@@ -12,6 +12,8 @@ from inferometer.bench.backends.entries import NATIVE
 from inferometer.bench.conduct import worker_process
 from inferometer.bench.conduct.worker_process import WorkerEndedError, WorkerProcess
 
+ENDED = "the process ended with code 1, before it could be asked anything"
+
 
 def process(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str, shell: str = "/bin/sh") -> WorkerProcess:
     """A process that runs a script."""
@@ -29,6 +31,7 @@ def process(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str, shell: s
         ("echo a word >&2; kill -SEGV $$", "error", "the process was ended by SIGSEGV, before it could be asked anything; its"),
         ("echo what: std::bad_alloc >&2; kill -ABRT $$", "oom", "the process was ended by SIGABRT"),
         ("echo MemoryError >&2; exit 1", "oom", "the process ended with code 1"),
+        ("printf 'Traceback:\\n  File a\\nMemoryError: 3 GiB\\nbye\\n' >&2; exit 1", "oom", f"{ENDED}; its last words: MemoryError: 3 GiB"),
         ("kill -KILL $$", "error", "the process was ended by SIGKILL, before it could be asked anything"),
     ],
 )  # fmt: skip

@@ -12,14 +12,23 @@ from inferometer.bench.measurement.column import Failure, Unopened
 from inferometer.hardware.host_memory import free_host_bytes
 
 
-@pytest.mark.parametrize("where", ["prepare", "logits", "prefill", "decode"])
-def test_a_batch_size_that_runs_out_of_memory_is_a_row_and_the_others_run(where: str) -> None:
+@pytest.mark.parametrize(
+    ("where", "phase"),
+    [
+        ("prepare", "while room was made"),
+        ("logits", "in the check before the first run"),
+        ("prefill", "in the prefill"),
+        ("decode", "in decode"),
+    ],
+)
+def test_a_batch_size_that_runs_out_of_memory_is_a_row_and_the_others_run(where: str, phase: str) -> None:
     clock = Clock()
     backend = FakeBackend(clock=clock, fail=out_of_memory_at(2, where))
     records = sweep({"native": backend}, batch_sizes=(1, 2, 4), clock=clock)
     assert [r.status for r in records] == ["ok", "oom", "ok"]
     assert records[1].evidence is not None
     assert "Tried to allocate 1 GiB" in records[1].evidence
+    assert records[1].evidence.endswith(phase)
     assert backend.abandoned == 1
 
 

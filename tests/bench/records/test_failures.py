@@ -5,7 +5,7 @@ import resource
 import pytest
 import torch
 
-from inferometer.bench.records.failures import CacheTooSmallError, breaks_device, evidence_of, status_of
+from inferometer.bench.records.failures import CacheTooSmallError, breaks_device, during, evidence_of, status_of
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,27 @@ def test_evidence_is_one_line_of_limited_length() -> None:
     assert evidence_of(ValueError("a\n  b")) == "ValueError: a b"
     assert evidence_of(MemoryError()) == "MemoryError"
     assert len(evidence_of(ValueError("x" * 10_000))) <= 400
+
+
+def test_an_allocator_is_quoted_without_the_calls_that_led_to_it() -> None:
+    words = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 64684032 bytes"
+    code = f"[enforce fail at alloc_cpu.cpp:127] err == 0. {words}. Error code 12 (Cannot allocate memory)"
+    assert evidence_of(RuntimeError(code)) == words
+    assert evidence_of(RuntimeError(f"{code}\nframe #0: c10::ThrowEnforceNotMet(char const*) + 0x9d (0x7f in libc10.so)")) == words
+    assert evidence_of(RuntimeError(f"rank 1: {code}")) == f"RuntimeError: rank 1: {words}"
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**60)
+    assert evidence_of(caught.value).startswith("DefaultCPUAllocator: can't allocate memory: you tried to allocate ")
+
+
+def test_where_memory_ran_out_the_innermost_phase_is_told() -> None:
+    with pytest.raises(MemoryError) as caught, during("in the check"), during("in decode"):
+        raise MemoryError("x" * 10_000)
+    assert evidence_of(caught.value).endswith("..., in decode")
+    assert len(evidence_of(caught.value)) == 400
+    with pytest.raises(ValueError, match="a") as other, during("in decode"):
+        raise ValueError("a")
+    assert evidence_of(other.value) == "ValueError: a"
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from example_records import failed, record
 
-from inferometer.bench.records.journal import Journal, Sink, read_records
-from inferometer.errors import UserError
+from inferometer.bench.records.journal import Journal, Sink, read_records, repair
+from inferometer.errors import DamageWarning, UserError
 
 
 def test_records_are_appended_and_read_back(tmp_path: Path) -> None:
@@ -40,7 +40,8 @@ def test_a_torn_line_costs_only_itself(tmp_path: Path) -> None:
     path.write_bytes(whole + whole[: len(whole) // 2])
     with Journal(path) as journal:
         journal.append(record(batch_size=4))
-    assert read_records(path) == [record(), record(batch_size=4)]
+    with pytest.warns(DamageWarning, match="line 2 is torn"):
+        assert read_records(path) == [record(), record(batch_size=4)]
 
 
 def test_a_record_whose_books_are_off_is_named(tmp_path: Path) -> None:
@@ -89,4 +90,41 @@ def test_a_file_without_a_record_is_the_users_mistake(tmp_path: Path, content: s
     path = tmp_path / "other"
     path.write_text(content)
     with pytest.raises(UserError, match="holds no record; name a file"):
+        read_records(path)
+
+
+@pytest.mark.parametrize("content", ["[]\n", "3\n", "null\n"])
+def test_a_line_that_is_no_record_is_named_with_a_remedy(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "other"
+    path.write_text(json.dumps(record().to_json()) + "\n" + content)
+    with pytest.raises(UserError, match="other, line 2: not a record; name a file"):
+        read_records(path)
+
+
+@pytest.mark.parametrize("torn", ["garbage", "[" * 100_000])
+def test_a_damaged_line_is_passed_over_with_a_word(tmp_path: Path, torn: str) -> None:
+    path = tmp_path / "records.jsonl"
+    line = json.dumps(record().to_json())
+    path.write_text(f"{line}\n{torn}\n{json.dumps(record(batch_size=4).to_json())}\n")
+    with pytest.warns(DamageWarning, match=r"records\.jsonl: line 2 is torn; it is left out"):
+        assert read_records(path) == [record(), record(batch_size=4)]
+    path.write_text(f"{line}\n{torn}")
+    assert repair(path) == len(torn)
+    assert path.read_text() == f"{line}\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("batch_size", None, "batch_size is None"),
+        ("batch_size", "4", "batch_size is '4'"),
+        ("batch_size", 0, "batch_size is 0, and must be at least 1"),
+        ("sequence_length", 10**400, "sequence_length is 1000"),
+        ("decode_only", 1, "decode_only is 1"),
+    ],
+)
+def test_a_field_of_another_kind_is_named_and_not_what_python_makes_of_it(tmp_path: Path, name: str, value: object, words: str) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_text(json.dumps({**record().to_json(), name: value}) + "\n")
+    with pytest.raises(UserError, match=rf"line 1: {words}.*; leave the line out or measure the case again"):
         read_records(path)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from report_records import made
 from sweep_records import case, sweep
 
+from inferometer.bench.records.well_formed import check
 from inferometer.errors import UserError
 from inferometer.report.compare.comparison import compare
 from inferometer.report.compare.document import comparison_parts, rows_csv
@@ -21,7 +22,6 @@ from inferometer.report.page.page import page
 from inferometer.report.records.columns import Columns
 from inferometer.report.records.gathering import gather
 from inferometer.report.records.record_rows import records_csv
-from inferometer.report.records.well_formed import check
 from inferometer.report.tables.summary import summary_parts
 
 ANYTHING = st.one_of(

@@ -142,18 +142,21 @@ class WorkerProcess:
     def _ended(self, when: str) -> WorkerEndedError:
         code = self._process.wait()
         words = self._last_words()
-        said = f"; its last words: {words}" if words else ""
+        short = [line for line in words if any(word in line for word in _MEMORY_WORDS)]
+        # Of an end for want of memory who said so, without the calls that led there.
+        last = short[-1] if short else " ".join(words)
+        said = f"; its last words: {last[-_LAST_WORDS:]}" if last else ""
+        status: Literal["oom", "error"] = "oom" if short else "error"
         if code >= 0:
-            status: Literal["oom", "error"] = "oom" if any(word in words for word in _MEMORY_WORDS) else "error"
             return WorkerEndedError(status, f"the process ended with code {code}, {when}{said}")
         name = signal.Signals(-code).name
         if -code == signal.SIGKILL and kills() > self._kills:
             return WorkerEndedError("oom", f"the process was ended by {name} of the system's out-of-memory killer, {when}{said}")
-        status = "oom" if any(word in words for word in _MEMORY_WORDS) else "error"
         return WorkerEndedError(status, f"the process was ended by {name}, {when}{said}")
 
-    def _last_words(self) -> str:
+    def _last_words(self) -> list[str]:
+        """The last lines that it wrote, each without the room around and between its words."""
         size = self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, size - 4 * _LAST_WORDS))
-        words = " ".join(self._log.read().decode(errors="replace").split())
-        return words[-_LAST_WORDS:]
+        lines = self._log.read().decode(errors="replace").splitlines()
+        return [words for line in lines if (words := " ".join(line.split()))]

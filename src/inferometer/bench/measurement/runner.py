@@ -23,7 +23,7 @@ from inferometer.bench.measurement.progress import Progress, Silent
 from inferometer.bench.measurement.timed_run import timed_run
 from inferometer.bench.prediction.outlook import Outlook
 from inferometer.bench.records.case import Case
-from inferometer.bench.records.failures import evidence_of, status_of
+from inferometer.bench.records.failures import during, evidence_of, status_of
 from inferometer.bench.records.record import Checked, Record
 
 _CHECK_STEPS = 4
@@ -153,7 +153,8 @@ class Runner:
     def _take_room(self, column: Column) -> None:
         case = column.case
         if case.decode_length is not None:
-            column.backend.prepare(case.batch_size, case.row_tokens)
+            with during("while room was made"):
+                column.backend.prepare(case.batch_size, case.row_tokens)
 
     def _attempt(self, column: Column, action: Callable[..., None], *arguments: Any) -> None:
         try:
@@ -172,7 +173,8 @@ class Runner:
         release_caches(self._device)
 
     def _prepare(self, column: Column, prompts: Prompts) -> None:
-        column.checked = self._check(column, prompts)
+        with during("in the check before the first run"):
+            column.checked = self._check(column, prompts)
         if column.case.decode_length is None:
             column.backend.abandon()  # the cache that the check may have taken
         release_caches(self._device)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from inferometer.bench.backends.backend import Backend, Prompts
 from inferometer.bench.records.case import Case
+from inferometer.bench.records.failures import during
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,9 @@ def full_collections_later() -> Iterator[None]:
 def _forward(case: Case, backend: Backend, prompts: Prompts, clock: Callable[[], float]) -> Times:
     backend.synchronise()
     begin = clock()
-    backend.forward(prompts, loss=case.loss)
-    backend.synchronise()
+    with during("in the forward"):
+        backend.forward(prompts, loss=case.loss)
+        backend.synchronise()
     end = clock()
     return Times(forward=end - begin)
 
@@ -75,23 +77,27 @@ def _phases(case: Case, backend: Backend, prompts: Prompts, clock: Callable[[], 
     params = case.sampling_params()
     backend.synchronise()
     begin = clock()
-    backend.prefill(prompts, params)
-    backend.synchronise()
+    with during("in the prefill"):
+        backend.prefill(prompts, params)
+        backend.synchronise()
     prefilled = clock()
-    for _ in range(case.steps):
-        backend.decode()
-    backend.synchronise()
+    with during("in decode"):
+        for _ in range(case.steps):
+            backend.decode()
+        backend.synchronise()
     end = clock()
     return Times(prefill=prefilled - begin, decode=end - prefilled)
 
 
 def _steps(case: Case, backend: Backend, prompts: Prompts, clock: Callable[[], float]) -> Times:
-    backend.fill(prompts, case.sampling_params())
-    backend.synchronise()
+    with during("while the context was made"):
+        backend.fill(prompts, case.sampling_params())
+        backend.synchronise()
     begin = clock()
-    for _ in range(case.steps):
-        backend.decode()
-    backend.synchronise()
+    with during("in decode"):
+        for _ in range(case.steps):
+            backend.decode()
+        backend.synchronise()
     end = clock()
     return Times(decode=end - begin)
 
@@ -100,7 +106,8 @@ def _whole(case: Case, backend: Backend, prompts: Prompts, clock: Callable[[], f
     params = case.sampling_params()
     backend.synchronise()
     begin = clock()
-    backend.generate(prompts, params)
-    backend.synchronise()
+    with during("while it ran"):
+        backend.generate(prompts, params)
+        backend.synchronise()
     end = clock()
     return Times(whole=end - begin, begun=getattr(backend, "begun", None))

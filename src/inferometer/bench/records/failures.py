@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 from inferometer.errors import UserError
@@ -23,6 +26,10 @@ _UNSAID = "could not create a primitive"
 # A kernel that failed fails every call of its process after it, with the same words.
 _DEVICE_WORDS = ("cuda error", "cuda driver error", "cublas_status_", "cudnn_status_", "nccl error", "triton error")
 _EVIDENCE_LENGTH = 400
+# What torch's allocator for CPUs says, between the condition that failed and the system's code with the calls that led there.
+_CPU_ALLOCATOR = re.compile(
+    r"\[enforce fail at [^]]*\] .*?(DefaultCPUAllocator: .*?\d+ bytes)(\.? Error code \d+ \([^)]*\))?(\.? ?frame #.*)?"
+)
 # Of the engine, which is a floor below and needs torch.
 _WEIGHTS_TOO_LARGE = "WeightsTooLargeError"
 
@@ -42,13 +49,30 @@ def status_of(error: Exception) -> Literal["oom", "error"]:
     return "oom" if isinstance(error, RuntimeError) and ran_out else "error"
 
 
+@contextmanager
+def during(phase: str) -> Iterator[None]:
+    """What fails within has failed in this phase, unless it was in one within it: `evidence_of` says so where memory ran out."""
+    try:
+        yield
+    except Exception as error:
+        if not getattr(error, "__notes__", None):
+            error.add_note(phase)
+        raise
+
+
 def evidence_of(error: Exception) -> str:
-    """The kind of error and the first lines of what it says, on one line."""
-    words = " ".join(str(error).split())
-    text = f"{type(error).__name__}: {words}" if words else type(error).__name__
+    """The kind of error and the first lines of what it says, on one line; of an allocator for CPUs its own words alone. Where memory
+    ran out, and it is not a sum that says so, with the phase.
+    """
+    words = _CPU_ALLOCATOR.sub(r"\1", " ".join(str(error).split()))
+    named = words.startswith("DefaultCPUAllocator")
+    text = words if named else f"{type(error).__name__}: {words}" if words else type(error).__name__
     if words.lower() == _UNSAID and (limit := memory_limit()) is not None:
         text += f", where the process may take {gib(limit)}"
-    return text if len(text) <= _EVIDENCE_LENGTH else text[: _EVIDENCE_LENGTH - 3] + "..."
+    told = status_of(error) == "oom" and not isinstance(error, CacheTooSmallError)
+    where = "".join(f", {phase}" for phase in getattr(error, "__notes__", ())[:1] if told)
+    most = _EVIDENCE_LENGTH - len(where)
+    return (text if len(text) <= most else text[: most - 3] + "...") + where
 
 
 def memory_limit() -> int | None:

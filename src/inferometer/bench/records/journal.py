@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-from inferometer.bench.records.compact import Expander
 from inferometer.bench.records.record import Record
-from inferometer.errors import UserError
+from inferometer.bench.records.record_file import REMEDY, records_in
+from inferometer.errors import DamageWarning, UserError
 
 
 class Journal:
@@ -102,32 +103,19 @@ def repair(path: Path) -> int:
 def _is_object(line: bytes) -> bool:
     try:
         return isinstance(json.loads(line), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 
 def read_records(path: Path) -> list[Record]:
-    """The records of a journal in the order in which they were written. A line torn by a crash, which is no JSON, is passed over.
+    """The records of a journal in the order in which they were written. Warns of a line torn by a crash, which is passed over.
 
-    Raises UserError naming the file for one that holds no record at all, and the line too for JSON that is not a record, or a record
-    whose arithmetic is off.
+    Raises UserError naming the file for one that holds no record at all, and what `records_in` does.
     """
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; name a file of records that `bench --output` wrote") from error
-    records = []
-    expander = Expander()
-    for number, line in enumerate(lines, start=1):
-        try:
-            value = json.loads(line)
-        except ValueError:
-            continue
-        try:
-            whole = expander.take(value)
-            records += [] if whole is None else [Record.from_json(whole)]
-        except (ValueError, TypeError, AttributeError) as error:
-            raise UserError(f"{path}, line {number}: {error}") from error
+    remarks: list[str] = []
+    records = list(records_in(path, remarks))
     if not records:
-        raise UserError(f"{path} holds no record; name a file of records that `bench --output` wrote")
+        raise UserError(f"{path} holds no record; {REMEDY}")
+    for remark in remarks:
+        warnings.warn(remark, DamageWarning, stacklevel=2)
     return records

@@ -104,8 +104,12 @@ class StudyFolder:
     def _write(self, name: str, text: str) -> None:
         # Whoever reads meanwhile sees the old file or the new one.
         part = self.path / f".{name}.part"
-        part.write_text(text, encoding="utf-8")
-        part.replace(self.path / name)
+        try:
+            part.write_text(text, encoding="utf-8")
+            part.replace(self.path / name)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
 
 
 def read_folder(path: Path) -> tuple[StudyFile, list[Record]]:

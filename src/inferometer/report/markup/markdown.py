@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import Final
+
+_ELEMENT: Final = re.compile(r"<(?=[A-Za-z/!?])")
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table, every column as wide as its widest cell; without a final line break.
 
-    A bar or a line break within a cell would end it, so they are written as "\\|" and a space. Raises ValueError for a row of
-    another length than the header.
+    A bar or a line break within a cell would end it, and what begins as an element of HTML would be one: they are written as "\\|", a
+    space and "\\<". Raises ValueError for a row of another length than the header.
     """
     lines = [[_cell(cell) for cell in row] for row in (header, *rows)]
     if any(len(line) != len(header) for line in lines):
@@ -21,4 +25,4 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split("\n"))
+    return " ".join(_ELEMENT.sub(r"\\<", text.replace("|", "\\|")).split("\n"))

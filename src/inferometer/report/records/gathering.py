@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from inferometer.bench.records.compact import Expander
-from inferometer.bench.records.record import SCHEMA_VERSION, Record
+from inferometer.bench.records.record import Record
+from inferometer.bench.records.record_file import REMEDY, records_in
 from inferometer.errors import UserError
-from inferometer.report.records.well_formed import check
 
 RECORDS: Final = "records.jsonl"
-_REMEDY = "name a file of records that `bench --output` or `study run` wrote"
 # Cases of one sitting follow each other; the longest of them is far shorter than this.
 _PAUSE = timedelta(hours=1)
 _VERSIONS = ("inferometer", "revision", "torch", "transformers", "cuda", "driver", "python")
@@ -44,76 +42,15 @@ def gather(paths: Sequence[Path]) -> Gathered:
     for path in paths:
         file = path / RECORDS if path.is_dir() else path
         before = sum(1 for _ in records) + twice
-        for record in _read(file, remarks):
+        for record in records_in(file, remarks):
             key = json.dumps(record.to_json(), sort_keys=True)
             twice += key in records
             records.setdefault(key, record)
         if len(records) + twice == before:
-            raise UserError(f"{file} holds no record; {_REMEDY}")
+            raise UserError(f"{file} holds no record; {REMEDY}")
     if twice:
         remarks.append(f"{_count(twice, 'record')} given more than once: each counts once.")
     return Gathered(tuple(records.values()), tuple(remarks))
-
-
-def _read(file: Path, remarks: list[str]) -> Iterator[Record]:
-    try:
-        text = file.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise UserError(f"{file}: {error.strerror}; {_REMEDY}") from error
-    except ValueError as error:  # a name with a NUL
-        raise UserError(f"{file!s}: {error}; {_REMEDY}") from error
-    document = _document(text)
-    if document is not None:
-        for number, value in enumerate(document, start=1):
-            yield _record(value, f"{file}, record {number}")
-        return
-    expander = Expander()
-    lines = text.split("\n")
-    last = max((number for number, line in enumerate(lines, start=1) if line.strip()), default=0)
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
-            what = "the last line is torn, as by a crash while it was written" if number == last else f"line {number} is torn"
-            remarks.append(f"{file}: {what}; it is left out.")
-            continue
-        try:
-            whole = expander.take(value)
-        except ValueError as error:
-            raise UserError(f"{file}, line {number}: {error}; name the whole file") from error
-        if whole is not None:
-            yield _record(whole, f"{file}, line {number}")
-
-
-def _document(text: str) -> list[Any] | None:
-    """The records of `{"records": [...]}`, None for anything else."""
-    if not text.lstrip().startswith("{"):
-        return None
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    found = value.get("records") if isinstance(value, dict) else None
-    return found if isinstance(found, list) else None
-
-
-def _record(value: Any, where: str) -> Record:
-    version = value.get("schema_version", SCHEMA_VERSION) if isinstance(value, dict) else None
-    if version is None:
-        raise UserError(f"{where}: not a record; {_REMEDY}")
-    if version != SCHEMA_VERSION:
-        newer = isinstance(version, int) and version > SCHEMA_VERSION
-        remedy = "use the newer inferometer that wrote it" if newer else "measure it again"
-        raise UserError(f"{where}: schema_version {version!r}, and this inferometer reads {SCHEMA_VERSION}; {remedy}")
-    try:
-        record = Record.from_json(value)
-        check(record)
-        record.to_json()  # of which not-a-number is no part
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
-        raise UserError(f"{where}: {error}; leave the line out or measure the case again") from error
-    return record
 
 
 def mixture(records: Sequence[Record]) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from inferometer.bench.records.record import Record
+from inferometer.report.records.beyond_bound import beyond_bound, is_beyond
 from inferometer.report.records.columns import Columns
 
 # Lists of single runs, and what sensors said at one moment, are for the records themselves.
@@ -15,15 +16,19 @@ _LEFT_OUT = ("samples", "sensors")
 
 
 def records_csv(records: Sequence[Record]) -> str:
-    """A header and a line a record; nested fields by their path (`prefill_ms.p50`), what is unknown empty. `label` names its column."""
+    """A header and a line a record; nested fields by their path (`prefill_ms.p50`), what is unknown empty. `label` names its column;
+    `remark`, the last, says of a record that was faster than its bound allows what to do about it.
+    """
     columns = Columns.of(records)
     rows = [{"label": columns.name(record), **dict(_flat(record.to_json()))} for record in records]
     names = list(dict.fromkeys(name for row in rows for name in row))
     # A field that is null in one record and nested in another has its parts only.
     parents = {name.rpartition(".")[0] for name in names}
     names = [name for name in names if name not in parents]
+    for row, record in zip(rows, records, strict=True):
+        row["remark"] = " ".join(beyond_bound([record])) if is_beyond(record) else ""
     out = io.StringIO()
-    writer = csv.DictWriter(out, names, extrasaction="ignore", lineterminator="\n")
+    writer = csv.DictWriter(out, [*names, "remark"], extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return out.getvalue()

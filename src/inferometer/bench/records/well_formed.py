@@ -18,6 +18,7 @@ _NUMBERS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 # No figure of a record is negative, and none is further from 1 than these: no axis could show it.
 _LEAST, _MOST = 1e-30, 1e30
+_PLAIN: Final = (int, str, bool, float, NoneType)
 _SUMMARIES: Final = ("ttft", "itl", "tpot", "e2e")
 
 
@@ -32,10 +33,17 @@ def check(record: Record) -> None:
         for part in ("p50", "p99"):
             if summary is not None and not (isinstance(summary, Mapping) and _is_number(summary.get(part))):
                 raise ValueError(f"serving.{name} is no summary of times")
+
+
+def check_given(value: Mapping[str, Any]) -> None:
+    """Raises ValueError naming the first plain field of a record in JSON that holds something else: arithmetic trips over it."""
+    for name, kind in _hints(Record).items():
+        if name in value and all(choice in _PLAIN for choice in get_args(kind) or (kind,)):
+            _check_type(value[name], kind, name)
     for name in ("batch_size", "sequence_length", "decode_length", "runs"):
-        value = getattr(record, name)
-        if value is not None and value < 1:
-            raise ValueError(f"{name} is {value}, and must be at least 1")
+        count = value.get(name)
+        if count is not None and count < 1:
+            raise ValueError(f"{name} is {count}, and must be at least 1")
 
 
 def _check(value: Any, path: str) -> None:
