@@ -58,7 +58,7 @@ def serve(settings: ServerSettings) -> int:
             return Front(settings, model, listener, child, tracer).run()
         except KeyboardInterrupt:  # a signal before the event loop heard of any
             child.process.kill()  # it may be in the middle of reading weights
-            raise
+            return 0
         finally:
             child.finish()
             if tracer is not None:
