@@ -77,6 +77,17 @@ def test_what_is_on_the_grid_comes_back_exactly() -> None:
     assert torch.equal(rounded("int8", whole * 0.5).dequantised(), whole * 0.5)
 
 
+@pytest.mark.parametrize("inputs", [1024, 1025, 4096])
+def test_products_of_whole_numbers_are_those_of_integers_to_the_bit(inputs: int) -> None:
+    """With the largest numbers there are, of which sums of more than 1024 inputs are no longer exact in float32."""
+    data = torch.full((3, inputs), -128, dtype=torch.int8)
+    data[1, ::2], data[2] = 127, torch.arange(inputs).remainder(255).sub(127).to(torch.int8)
+    weight = QuantWeight("int8", inputs, data, torch.ones(3), activations="int8")
+    x = torch.full((2, inputs), 127.0)
+    x[1, 1::3] = -126.0
+    assert torch.equal(multiply(x, weight, None), (x.long() @ data.T.long()).float())
+
+
 @formats
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("rows", "outputs", "inputs"), [(1, 1, 1), (3, 17, 130), (40, 21, 576), (0, 5, 8)])

@@ -116,9 +116,14 @@ class QuantWeight:
         levels = self.levels(dtype)
         if self.group is None:
             return levels * self.scale.to(dtype)[:, None]
-        per_input = torch.arange(self.inputs, device=self.device) // self.group
-        zero = SYMMETRIC_ZERO if self.zero is None else self.zero.to(dtype)[:, per_input]
-        matrix = (levels - zero) * self.scale.to(dtype)[:, per_input]
+        if self.inputs % self.group == 0:
+            # A number for each group goes over its inputs as it is read, and need not be copied for each of them.
+            zero = SYMMETRIC_ZERO if self.zero is None else self.zero.to(dtype)[:, :, None]
+            matrix = ((levels.unflatten(1, (-1, self.group)) - zero) * self.scale.to(dtype)[:, :, None]).flatten(1)
+        else:
+            per_input = torch.arange(self.inputs, device=self.device) // self.group
+            zero = SYMMETRIC_ZERO if self.zero is None else self.zero.to(dtype)[:, per_input]
+            matrix = (levels - zero) * self.scale.to(dtype)[:, per_input]
         if self.order is None:
             return matrix
         out = torch.empty_like(matrix)
