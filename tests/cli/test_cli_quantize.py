@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from inferometer import LLM, SamplingParams
 from inferometer.cli.main import main
+from inferometer.engine.quality import quality
 from inferometer.model.description import describe
 from inferometer.model.families import family
 from inferometer.nn.dummy import DummySource
@@ -74,8 +76,8 @@ def test_a_folder_runs_like_the_model_it_was_made_from(
     assert str(out) in refused(capsys, "quantize", model, "--quantize", "int8", "-o", out)
     assert "in few bits" in refused(capsys, "quantize", out, "--quantize", "int8", "-o", tmp_path / "other")
     # Against what it was made from, and in its own right the same as itself.
-    quality = answer(capsys, "quality", out, "--reference", model, "--file", text, "--device", "cpu", "--json")
-    assert quality["kl_divergence"] > 0
+    worse = answer(capsys, "quality", out, "--reference", model, "--file", text, "--device", "cpu", "--json")
+    assert worse["kl_divergence"] > 0
     same = answer(capsys, "quality", out, "--reference", out, "--file", text, "--device", "cpu", "--json")
     assert same["kl_divergence"] == pytest.approx(0, abs=1e-7)
     assert same["top1_agreement"] == 1
@@ -151,6 +153,27 @@ def test_quality_on_a_few_tokens_is_remarked(
     assert json.loads(out)["tokens"] == length - 1
     wanted = None if remark is None else f"inferometer: {remark} predicted, which says nothing of a format; give a longer text"
     assert [line for line in err.splitlines() if "predicted" in line] == ([] if wanted is None else [wanted])
+
+
+def test_what_takes_long_is_told_once_where_no_bar_shows_it(
+    model: Path, text: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["quality", str(model), "--reference", str(model), "--file", str(text), "--device", "cpu", "--sequence-length", "50"]
+    assert main(command) == 0
+    assert "more" not in capsys.readouterr().err
+    monkeypatch.setattr("inferometer.cli.quality.LONG_S", 0.0)
+    assert main(command) == 0
+    assert len(re.findall(r"^inferometer: \d+ tokens in windows of 50 take about \d+ s more$", capsys.readouterr().err, re.MULTILINE)) == 1
+
+
+@pytest.mark.parametrize("window", [2, 13, 61, 64])
+def test_progress_goes_by_pieces_of_a_window_and_ends_at_the_last_token(model: Path, window: int) -> None:
+    llm = LLM(model, device="cpu", dtype="float32")
+    done: list[int] = []
+    quality(llm, llm, list(range(1, 144)), window, done.append)
+    assert sum(done) == 143
+    assert min(done) >= 0
+    assert max(done) <= max(2, window / 2)
 
 
 @pytest.mark.parametrize("kv_dtype", ["int8", "fp8"])

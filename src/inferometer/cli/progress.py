@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from typing import Any
 
 _WIDTH = 80
@@ -15,9 +16,11 @@ class Bar:
     def __init__(self, label: str, unit: str = "run") -> None:
         self._label, self._unit = label, unit
         self._bar: Any = None
+        self._total, self._done, self._began = 0, 0, 0.0
 
     def start(self, total: int) -> None:
         """Shows the bar with `total` units to come."""
+        self._total, self._done, self._began = total, 0, time.perf_counter()
         if sys.stderr.isatty() and sys.stdout.isatty():
             from tqdm import tqdm
 
@@ -29,8 +32,15 @@ class Bar:
 
     def advance(self, count: int = 1) -> None:
         """Counts finished units."""
+        self._done += count
         if self._bar is not None:
             self._bar.update(count)
+
+    def seconds_left(self) -> float | None:
+        """What the rest takes at the pace so far; None where the bar shows that itself, or nothing is finished yet."""
+        if self._bar is not None or not self._done:
+            return None
+        return (time.perf_counter() - self._began) / self._done * (self._total - self._done)
 
     def close(self) -> None:
         """Takes the bar away."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 WINDOW = 1024
 FEW_TOKENS = 32
 """Below so many predictions a mean over them is chance."""
+LONG_S = 30.0
+"""What takes longer than this from where its pace is known is said to."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     tokens, window = _tokens(other, text), _window(other, arguments.sequence_length)
     with closing(Bar("quality", "token")) as bar:
         bar.start(len(tokens))
-        found = quality(reference, other, tokens, window, bar.advance)
+        found = quality(reference, other, tokens, window, _foretelling(bar, len(tokens), window))
     if found.tokens < FEW_TOKENS:
         predicted = f"only {found.tokens} tokens were" if found.tokens > 1 else "only one token was"
         tell(f"{predicted} predicted, which says nothing of a format; give a longer text")
@@ -91,6 +94,23 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"top-1 agreement       {100 * found.top1_agreement:.2f} %")
     print(f"tokens                {found.tokens} in windows of {window}")
     return 0
+
+
+def _foretelling(bar: Bar, tokens: int, window: int) -> Callable[[int], None]:
+    """Counts tokens; where no bar is shown, the first of them tell how long the rest takes, if that is long."""
+    told = False
+
+    def advance(count: int) -> None:
+        nonlocal told
+        bar.advance(count)
+        left = bar.seconds_left()
+        if left is None or told:
+            return
+        told = True
+        if left > LONG_S:
+            tell(f"{tokens} tokens in windows of {window} take about {left:.0f} s more")
+
+    return advance
 
 
 def read_text(option: str, file: Path) -> str:

@@ -34,7 +34,8 @@ class Quality:
 def quality(reference: LLM, other: LLM, tokens: Sequence[int], window: int, advance: Callable[[int], None] = lambda count: None) -> Quality:
     """Both models predict every token of a text but the first of each window of so many tokens, from the window's tokens before it.
 
-    Hidden states of a window and distributions at CHUNK positions are all that is held at a time. advance: told the tokens that are done.
+    Hidden states of a window and distributions at CHUNK positions are all that is held at a time. advance: told the tokens that are done,
+    in pieces of a window: one third of them when either model has read it, and one as its distributions are compared.
     Raises UserError where the two are not of one vocabulary or a text has fewer than two tokens.
     """
     if reference.spec.vocabulary != other.spec.vocabulary:
@@ -50,18 +51,25 @@ def quality(reference: LLM, other: LLM, tokens: Sequence[int], window: int, adva
         part = tokens[start : start + window]
         if len(part) > 1:
             targets = torch.tensor(part[1:], device=other.device)
-            for ours, theirs, wanted in _distributions(other, reference, part, targets):
+            third, left = len(part) // 3, len(part)
+            for model in (other, reference):
+                model.hidden_states(part)
+                advance(third)
+                left -= third
+            for ours, theirs, wanted in _distributions(other, reference, targets):
                 sums += _compared(ours, theirs, wanted)
                 count += len(wanted)
-        advance(len(part))
+                advance(len(wanted) // 3)
+                left -= len(wanted) // 3
+            advance(left)
+        else:
+            advance(len(part))
     loss, reference_loss, divergence, agreed = (sums / count).tolist()
     return Quality(count, _exp(loss), _exp(reference_loss), max(0.0, divergence), agreed)
 
 
-def _distributions(other: LLM, reference: LLM, part: Sequence[int], targets: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """float32 log-probabilities (positions, vocabulary) by both, and the tokens that came."""
-    other.hidden_states(part)
-    reference.hidden_states(part)
+def _distributions(other: LLM, reference: LLM, targets: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """float32 log-probabilities (positions, vocabulary) by both, of the window that they have read, and the tokens that came."""
     for start in range(0, len(targets), CHUNK):
         stop = min(start + CHUNK, len(targets))
         yield other.log_probabilities(start, stop), reference.log_probabilities(start, stop), targets[start:stop]
