@@ -100,7 +100,10 @@ def _held_out(regime: str, slug: str) -> Factors | None:
     # A measurement may always lie on either side of a prediction, though all that are known lie on one.
     low, high = min(deviation.low, 1 / (1 + deviation.mean)), max(deviation.high, 1 + deviation.mean)
     seen = load_regimes()[regime].read_off
-    source = f"{deviation.rows} {'' if seen else 'held-out '}rows of regime {regime}{', of which some were looked at' if seen else ''}"
-    if slug in devices:
-        return Factors(low, high, source)
-    return Factors(low**_UNSEEN, high**_UNSEEN, f"{source}, all of other cards: squared")
+    held_out = "" if seen else "held-out "
+    rows = f"{deviation.rows} {held_out}rows of regime {regime}"
+    remarks = ["constants were read off some of them"] if seen else []
+    if slug not in devices:
+        low, high = low**_UNSEEN, high**_UNSEEN
+        remarks.append("none is of this card, so how far they were off is squared")
+    return Factors(low, high, f"{rows} ({'; '.join(remarks)})" if remarks else rows)
