@@ -121,6 +121,7 @@ def test_a_damaged_line_is_passed_over_with_a_word(tmp_path: Path, torn: str) ->
         ("batch_size", 0, "batch_size is 0, and must be at least 1"),
         ("sequence_length", 10**400, "sequence_length is 1000"),
         ("decode_only", 1, "decode_only is 1"),
+        ("started_at", "yesterday", "started_at must be a time in ISO 8601, .* not 'yesterday'"),
     ],
 )
 def test_a_field_of_another_kind_is_named_and_not_what_python_makes_of_it(tmp_path: Path, name: str, value: object, words: str) -> None:

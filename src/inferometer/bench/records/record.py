@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, Literal, get_args
 
-from inferometer.bench.records.record_check import check
+from inferometer.bench.records.record_check import check, check_time
 from inferometer.bench.records.statistics import Summary, mean, rates
 
 SCHEMA_VERSION = 1
@@ -98,7 +98,8 @@ class Record:
     of how many the launch had been measured there ("measured"; for the others a table decides). study, part, column: where a study asked,
     None outside of one.
 
-    Raises ValueError where decode_total differs from steps x decode_token, where throughput x latency differs from the tokens of a
+    Raises ValueError where started_at is no time in ISO 8601, where decode_total differs
+    from steps x decode_token, where throughput x latency differs from the tokens of a
     run (or of all requests to a server, whose times are in `serving`), where an "ok" case has no times, a failed check or evidence of a
     failure, or where any other has times or no evidence.
     """
@@ -175,6 +176,7 @@ class Record:
             raise ValueError(f"schema_version {self.schema_version} is not {SCHEMA_VERSION}, the one this version reads")
         if self.status not in get_args(Status):
             raise ValueError(f"status must be one of {', '.join(get_args(Status))}, not {self.status!r}")
+        check_time("started_at", self.started_at)
         check(self, [getattr(self, name) for name in TIMES])
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from inferometer.bench.records.statistics import Summary, mean
@@ -13,6 +14,14 @@ if TYPE_CHECKING:
 
 # Division and multiplication back may each be off by half a unit in the last place; anything near this is an error of arithmetic.
 _RELATIVE = 1e-9
+
+
+def check_time(name: str, value: str) -> None:
+    """Raises ValueError unless `value` is a time in ISO 8601, as reports sort and group by it."""
+    try:
+        datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be a time in ISO 8601, as 2026-11-29T06:19:00+00:00, not {str(value)[:40]!r}") from None
 
 
 def check(record: Record, times: Sequence[Summary | None]) -> None:

@@ -111,7 +111,7 @@ def _sittings(records: Sequence[Record]) -> list[tuple[str, int]]:
         for record in records:
             named.setdefault(str(record.environment["session"]), []).append(record)
         return sorted((min(_started(record)[:16] for record in each), len(each)) for each in named.values())
-    times = sorted(time for record in records if (time := _time(record)) is not None)
+    times = sorted(datetime.fromisoformat(record.started_at).replace(tzinfo=None) for record in records)
     starts = [time for place, time in enumerate(times) if not place or time - times[place - 1] > _PAUSE]
     ends = [*starts[1:], None]
     return [
@@ -122,13 +122,6 @@ def _sittings(records: Sequence[Record]) -> list[tuple[str, int]]:
 
 def _started(record: Record) -> str:
     return record.started_at.replace("T", " ")
-
-
-def _time(record: Record) -> datetime | None:
-    try:
-        return datetime.fromisoformat(record.started_at).replace(tzinfo=None)
-    except ValueError:
-        return None
 
 
 def _count(number: int, noun: str) -> str:
