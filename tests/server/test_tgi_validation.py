@@ -171,6 +171,26 @@ RAW = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        (b"\\ud800", "lone surrogate"),
+        (b"\\udfff tail", "lone surrogate"),
+        (b"x\\ud83dx", "lone surrogate"),
+        (b"\\ud83d\\u0041", "lone surrogate"),
+        (b"\\ud83d\\n", "lone surrogate"),
+        (b"\\u12", "not valid JSON"),
+        (b"\xff", "not UTF-8"),
+        (b"\xed\xa0\x80", "not UTF-8"),
+    ],
+)
+def test_text_that_is_none_is_told_as_what_it_is(server: RunningServer, inputs: bytes, said: str) -> None:
+    answer = server.request("POST", "/generate", b'{"inputs": "' + inputs + b'"}', {"Content-Type": "application/json"})
+    assert answer.status == 400
+    assert said in answer.json()["error"]
+    assert answer.json()["error_type"] == "validation"
+
+
 @pytest.mark.parametrize("path", ["/generate", "/generate_stream", "/", "/invocations", "/tokenize"])
 def test_whatever_is_sent_is_answered_in_the_error_shape(server: RunningServer, path: str) -> None:
     for body in RAW:

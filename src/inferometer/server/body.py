@@ -11,6 +11,15 @@ from inferometer.server.failures import ApiError, ClientGoneError
 
 _SWALLOWED: Final = 32
 """So many times the limit is read and forgotten, so that a client that sends too much gets to read why."""
+_SURROGATE: Final = "The body holds a lone surrogate, as \\ud800: half of a pair that stands for one character"
+_NO_JSON: Final = {
+    "lone leading surrogate": _SURROGATE,
+    "unexpected end of hex escape": _SURROGATE,
+    "invalid unicode code point": "The body is not UTF-8 text",
+}
+"""What the parser says, and what is answered. The end of a hex escape is unexpected to it where the first half of a pair has no second; an
+escape that is cut short is another mistake.
+"""
 
 
 class Body(BaseModel):
@@ -75,7 +84,9 @@ def _failure(error: ValidationError) -> ApiError:
     """In one line, without the input: pydantic's messages of these kinds quote none, and a place is named only as the schema knows it."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     if first["type"] == "json_invalid":
-        return ApiError(400, "validation", "The body is not valid JSON")
+        return ApiError(
+            400, "validation", next((said for words, said in _NO_JSON.items() if words in first["msg"]), "The body is not valid JSON")
+        )
     place = ".".join(str(part) for part in first["loc"][:3])
     message = first["msg"] if first["type"] != "value_error" else first["msg"].removeprefix("Value error, ")
     return ApiError(422, "validation", f"{place}: {message}" if place else message, param=place or None)
