@@ -24,29 +24,34 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 Written = Callable[..., Path]
 
 
+def write(path: Path, fields: dict[str, Any]) -> None:
+    """A GGUF file with the given tokenizer.* fields."""
+    writer = gguf.GGUFWriter(path, "llama")
+    for name, value in fields.items():
+        key = "tokenizer.chat_template" if name == "chat_template" else f"tokenizer.ggml.{name.replace('__', '.')}"
+        if isinstance(value, list):
+            writer.add_array(key, value)
+        elif isinstance(value, bool):
+            writer.add_bool(key, value)
+        elif isinstance(value, int):
+            writer.add_uint32(key, value)
+        else:
+            writer.add_string(key, value)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+
+
 @pytest.fixture
 def written(tmp_path: Path) -> Written:
     """Writes a GGUF file with the given tokenizer.* fields."""
 
-    def write(**fields: Any) -> Path:
+    def make(**fields: Any) -> Path:
         path = tmp_path / "model.gguf"
-        writer = gguf.GGUFWriter(path, "llama")
-        for name, value in fields.items():
-            key = "tokenizer.chat_template" if name == "chat_template" else f"tokenizer.ggml.{name.replace('__', '.')}"
-            if isinstance(value, list):
-                writer.add_array(key, value)
-            elif isinstance(value, bool):
-                writer.add_bool(key, value)
-            elif isinstance(value, int):
-                writer.add_uint32(key, value)
-            else:
-                writer.add_string(key, value)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.close()
+        write(path, fields)
         return path
 
-    return write
+    return make
 
 
 def loaded(path: Path) -> Tokenizer:
@@ -310,6 +315,44 @@ def test_refused_by_name(case: str, written: Written) -> None:
     assert named in message
     assert str(path) in message
     assert "\n" not in message
+
+
+@pytest.mark.parametrize("fields", [byte_level(pre="x" * 3000), byte_level(eos_token_id="x" * 3000), byte_level(model="x" * 3000)])
+def test_what_damage_has_made_long_is_cut_in_the_message(fields: dict[str, Any], written: Written) -> None:
+    with pytest.raises(UserError, match=r"'xxx.*x\.\.\.") as caught:
+        load_tokenizer(written(**fields))
+    assert len(str(caught.value)) < 500
+
+
+VALUES = st.one_of(
+    st.text(max_size=4), st.integers(0, 300), st.booleans(),
+    st.lists(st.text(max_size=3), min_size=1, max_size=4), st.lists(st.integers(0, 7), min_size=1, max_size=300),
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_a_damaged_vocabulary_loads_or_is_refused_in_a_line(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    fields = dict(data.draw(st.sampled_from([with_added(pre="gpt-2", bos_token_id=256, eos_token_id=257), llama_fields()])))
+    for _ in range(data.draw(st.integers(1, 3))):
+        key = data.draw(st.sampled_from([*fields, "add_bos_token", "add_eos_token", "unknown_token_id", "chat_template"]))
+        value = fields.get(key)
+        if isinstance(value, list) and data.draw(st.booleans()):
+            at = data.draw(st.integers(0, len(value) - 1))
+            put = data.draw(st.sampled_from([[], [value[at]] * 2, [value[0]], ["", "a b"] if isinstance(value[0], str) else [value[-1]]]))
+            fields[key] = [*value[:at], *put, *value[at + 1 :]]
+        else:
+            fields[key] = data.draw(VALUES)
+    path = tmp_path_factory.mktemp("mutant") / "model.gguf"
+    write(path, fields)
+    refused = ""
+    try:
+        tokenizer = load_tokenizer(path)
+        if tokenizer is not None:
+            tokenizer.decode(tokenizer.encode("hello, Zürich 12\n<|im_end|>"))
+    except UserError as error:
+        refused = str(error)
+    assert not refused or (str(path) in refused and refused.isprintable())
 
 
 def test_truncated_file(written: Written) -> None:
