@@ -119,7 +119,8 @@ class QuantWeight:
         if self.inputs % self.group == 0:
             # A number for each group goes over its inputs as it is read, and need not be copied for each of them.
             zero = SYMMETRIC_ZERO if self.zero is None else self.zero.to(dtype)[:, :, None]
-            matrix = ((levels.unflatten(1, (-1, self.group)) - zero) * self.scale.to(dtype)[:, :, None]).flatten(1)
+            levels = levels.reshape(self.outputs, self.inputs // self.group, self.group)
+            matrix = ((levels - zero) * self.scale.to(dtype)[:, :, None]).flatten(1)
         else:
             per_input = torch.arange(self.inputs, device=self.device) // self.group
             zero = SYMMETRIC_ZERO if self.zero is None else self.zero.to(dtype)[:, per_input]
