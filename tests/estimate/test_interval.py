@@ -25,7 +25,10 @@ def test_of_a_sum_the_ends_are_the_sums_of_the_ends(parts: list[tuple[float, flo
 
 
 def test_sources_are_named_once() -> None:
-    assert together([(1.0, Factors(1, 1, "a")), (2.0, Factors(1, 1, "b")), (3.0, Factors(1, 1, "a"))]).source == "a and b"
+    assert together([(1.0, Factors(1, 1, "a")), (2.0, Factors(1, 1, "b")), (3.0, Factors(1, 1, "a"))]).words == "a and b"
+    both = together([(1.0, Factors(1, 1, "a", "old")), (2.0, Factors(1, 1, "b", "old"))])
+    assert both.words == "a and b (old)"
+    assert together([(1.0, Factors(1, 1, "a", "old")), (2.0, Factors(1, 1, "b"))]).words == "a (old) and b"
     with pytest.raises(ValueError, match="parts"):
         together([])
 
@@ -45,7 +48,8 @@ def test_steps_of_the_engine_have_rows_of_their_own(batch: int, prompts: str) ->
     phases: dict[Phase, str] = {"prefill_ms": prompts, "decode_token_ms": "own-studies-decode"}
     for phase, regime in phases.items():
         factors = found.times[phase]
-        assert factors.source == f"{known[regime].rows} rows of regime {regime} (constants were read off some of them)"
+        assert factors.source == f"{known[regime].rows} rows of regime {regime}"
+        assert factors.remark == "constants were read off some of them"
         assert factors.high == pytest.approx(max(known[regime].high, 1 + known[regime].mean))
         assert factors.source in found.basis
     assert found.total_ms is not None
@@ -58,9 +62,9 @@ def test_of_a_card_without_rows_it_is_said_in_words_that_the_interval_is_wider()
     known = load_deviations()["own-studies-decode"]
     found = estimate("opt-1.3b", "a100-sxm-80gb", batch_size=64, sequence_length=512, decode_length=32, calibration=None)
     factors = found.times["decode_token_ms"]
-    assert factors.source.endswith("(constants were read off some of them; none is of this card, so how far they were off is squared)")
+    assert factors.remark == "constants were read off some of them; none is of this card, so how far they were off is squared"
+    assert f"{factors.source} ({factors.remark})" in found.basis
     assert factors.high == pytest.approx(max(known.high, 1 + known.mean) ** 2)
-    assert factors.source in found.basis
 
 
 def test_a_stack_without_such_rows_has_one_interval() -> None:

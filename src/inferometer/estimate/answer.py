@@ -165,7 +165,7 @@ class Estimate:
     @property
     def basis(self) -> str:
         """Where the limits are from, what stands between them and the times, and what the interval is from."""
-        source = self._of_all.source
+        source = self._of_all.words
         return f"{self.limits.basis} limits, shapes of the ops, {self.request.stack.name}'s constants; interval: {source}"
 
     @property

@@ -42,11 +42,17 @@ _POWER_FACTORS = (0.7, 1.35)
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """low, high: what measured over predicted is expected to lie between. source: what says so."""
+    """low, high: what measured over predicted is expected to lie between. source: what says so. remark: what is to be known of that."""
 
     low: float
     high: float
     source: str
+    remark: str = ""
+
+    @property
+    def words(self) -> str:
+        """Source and remark."""
+        return f"{self.source} ({self.remark})" if self.remark else self.source
 
     def around(self, predicted: float, least: float) -> tuple[float, float]:
         """Between which values a measurement is expected; none below `least`."""
@@ -62,7 +68,10 @@ def together(parts: Sequence[tuple[float, Factors]]) -> Factors:
         sum(predicted * factor for predicted, factor in ends) / whole
         for ends in ([(predicted, each.low) for predicted, each in parts], [(predicted, each.high) for predicted, each in parts])
     )
-    return Factors(low, high, " and ".join(dict.fromkeys(each.source for _, each in parts)))
+    sources, remarks = (dict.fromkeys(told) for told in zip(*((each.source, each.remark) for _, each in parts), strict=True))
+    if len(remarks) > 1:  # each is of its own source
+        return Factors(low, high, " and ".join(dict.fromkeys(each.words for _, each in parts)))
+    return Factors(low, high, " and ".join(sources), *remarks)
 
 
 def time_factors(request: Request, basis: LimitsBasis, *, decodes: bool, exposed: bool) -> Factors:
@@ -85,7 +94,7 @@ def energy_factors(request: Request, basis: LimitsBasis, times: Factors) -> Fact
         found = _held_out(_ENERGY, request.device.slug)
         if found is not None:
             return found
-    return Factors(times.low * _POWER_FACTORS[0], times.high * _POWER_FACTORS[1], f"{times.source}; power judged")
+    return Factors(times.low * _POWER_FACTORS[0], times.high * _POWER_FACTORS[1], f"{times.words}; power judged")
 
 
 @cache
@@ -101,9 +110,9 @@ def _held_out(regime: str, slug: str) -> Factors | None:
     low, high = min(deviation.low, 1 / (1 + deviation.mean)), max(deviation.high, 1 + deviation.mean)
     seen = load_regimes()[regime].read_off
     held_out = "" if seen else "held-out "
-    rows = f"{deviation.rows} {held_out}rows of regime {regime}"
+    source = f"{deviation.rows} {held_out}rows of regime {regime}"
     remarks = ["constants were read off some of them"] if seen else []
     if slug not in devices:
         low, high = low**_UNSEEN, high**_UNSEEN
         remarks.append("none is of this card, so how far they were off is squared")
-    return Factors(low, high, f"{rows} ({'; '.join(remarks)})" if remarks else rows)
+    return Factors(low, high, source, "; ".join(remarks))
