@@ -77,9 +77,11 @@ def test_what_is_on_the_grid_comes_back_exactly() -> None:
     assert torch.equal(rounded("int8", whole * 0.5).dequantised(), whole * 0.5)
 
 
+@pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize("inputs", [1024, 1025, 4096])
-def test_products_of_whole_numbers_are_those_of_integers_to_the_bit(inputs: int) -> None:
+def test_products_of_whole_numbers_are_those_of_integers_to_the_bit(inputs: int, fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the largest numbers there are, of which sums of more than 1024 inputs are no longer exact in float32."""
+    monkeypatch.setattr("inferometer.nn.formats.product._integers_are_fast", lambda: fast)
     data = torch.full((3, inputs), -128, dtype=torch.int8)
     data[1, ::2], data[2] = 127, torch.arange(inputs).remainder(255).sub(127).to(torch.int8)
     weight = QuantWeight("int8", inputs, data, torch.ones(3), activations="int8")
