@@ -30,6 +30,16 @@ main._module = lambda name: SimpleNamespace(configure=lambda parser: None, run=r
 sys.exit(main.main(["models"]))
 """
 
+MAKES_A_CLASS = """
+import os, signal, sys
+from types import SimpleNamespace
+from inferometer.cli import main
+def run(arguments):
+    exec(f"import os; os.kill(os.getpid(), {int(signal.SIGTERM)}); [None for _ in range(10**6)]")
+main._module = lambda name: SimpleNamespace(configure=lambda parser: None, run=run)
+sys.exit(main.main(["COMMAND"]))
+"""
+
 
 def start(**options: Any) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
@@ -59,12 +69,26 @@ def test_what_is_to_outlive_its_terminal_does() -> None:
         assert process.wait(30) == 130
 
 
-def test_a_server_that_is_ended_before_it_serves_has_ended_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(settings: object) -> int:
+@pytest.mark.parametrize(
+    "moment", ["inferometer.server.life.serve", "inferometer.cli.serve.read_settings", "inferometer.cli.serve.configure"]
+)
+def test_a_server_that_is_ended_before_it_serves_has_ended_well(
+    moment: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("inferometer.server.life.serve", interrupted)
+    monkeypatch.setattr(moment, interrupted)
     assert main(["serve"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("command", "code"), [("serve", 0), ("models", 130)])
+def test_a_signal_within_an_import_that_makes_a_class_has_the_same_exit_code(tmp_path: Path, command: str, code: int) -> None:
+    """dataclasses and namedtuples are made from source, and Python does not forget an interrupt there by itself."""
+    (tmp_path / "begun.py").write_text(MAKES_A_CLASS.replace("COMMAND", command))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(SOURCE), str(tmp_path)))}
+    assert subprocess.run([sys.executable, "-m", "begun"], env=environment, check=False, capture_output=True).returncode == code
 
 
 PRINTING = [

@@ -26,6 +26,9 @@ def interrupts() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        # Python remembers an interrupt that came while it ran a piece of source, as the making of a dataclass is, and at the end of
+        # `python -m` gives it for the exit code, whatever has become of it. Another piece of source makes it forget.
+        exec("")
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
