@@ -30,15 +30,33 @@ main._module = lambda name: SimpleNamespace(configure=lambda parser: None, run=r
 sys.exit(main.main(["models"]))
 """
 
-MAKES_A_CLASS = """
-import os, signal, sys
+INTERRUPTED_AMID = """
+import os, signal, sys, time
 from types import SimpleNamespace
 from inferometer.cli import main
+def end():
+    os.kill(os.getpid(), signal.NUMBER)
+    for _ in range(10**6):
+        pass
+class Goes:
+    def __del__(self):
+        end()
+def wrapped():
+    try:
+        end()
+    except BaseException as error:
+        raise RuntimeError("a descriptor cannot be named") from error
+def source():
+    exec("end()", {"end": end})
+def destructor():
+    Goes()
 def run(arguments):
-    exec(f"import os; os.kill(os.getpid(), {int(signal.SIGTERM)}); [None for _ in range(10**6)]")
+    PLACE()
+    time.sleep(60)
 main._module = lambda name: SimpleNamespace(configure=lambda parser: None, run=run)
 sys.exit(main.main(["COMMAND"]))
 """
+"""Run as a module: its end has another exit code than a script's where an interrupt came amid a piece of source."""
 
 
 def start(**options: Any) -> subprocess.Popen[str]:
@@ -83,12 +101,19 @@ def test_a_server_that_is_ended_before_it_serves_has_ended_well(
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize(("command", "code"), [("serve", 0), ("models", 130)])
-def test_a_signal_within_an_import_that_makes_a_class_has_the_same_exit_code(tmp_path: Path, command: str, code: int) -> None:
-    """dataclasses and namedtuples are made from source, and Python does not forget an interrupt there by itself."""
-    (tmp_path / "begun.py").write_text(MAKES_A_CLASS.replace("COMMAND", command))
+@pytest.mark.parametrize(("command", "code", "words"), [("serve", 0, b""), ("models", 130, b"inferometer: interrupted\n")])
+@pytest.mark.parametrize("place", ["source", "wrapped", "destructor"])
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+def test_a_signal_is_neither_lost_nor_another_failure_wherever_it_falls(
+    tmp_path: Path, number: str, place: str, command: str, code: int, words: bytes
+) -> None:
+    """Imports are full of such places: dataclasses are made from source, descriptors named in ways that wrap errors, and what Python calls
+    when an object goes cannot fail."""
+    script = INTERRUPTED_AMID.replace("PLACE", place).replace("NUMBER", number).replace("COMMAND", command)
+    (tmp_path / "begun.py").write_text(script)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(SOURCE), str(tmp_path)))}
-    assert subprocess.run([sys.executable, "-m", "begun"], env=environment, check=False, capture_output=True).returncode == code
+    done = subprocess.run([sys.executable, "-m", "begun"], env=environment, check=False, capture_output=True, timeout=20)
+    assert (done.returncode, done.stdout, done.stderr) == (code, b"", words)
 
 
 PRINTING = [

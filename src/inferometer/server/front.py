@@ -72,8 +72,18 @@ class Front:
         loop = asyncio.get_running_loop()
         # Of a server that is to outlive its terminal (nohup) SIGHUP stays ignored.
         gone = () if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (signal.SIGHUP,)
-        for number in (signal.SIGTERM, signal.SIGINT, *gone):
+        numbers = (signal.SIGTERM, signal.SIGINT, *gone)
+        for number in numbers:
             loop.add_signal_handler(number, self._signalled)
+        try:
+            return await self._lived(loop)
+        finally:
+            # A loop that is closed leaves signals their defaults: one more, while both processes end, would kill this one.
+            for number in numbers:
+                loop.remove_signal_handler(number)
+                signal.signal(number, signal.SIG_IGN)
+
+    async def _lived(self, loop: asyncio.AbstractEventLoop) -> int:
         _, client = await loop.create_connection(EngineClient, sock=self._child.end)
         ready = await self._loaded(client)
         if ready is None:
