@@ -22,6 +22,7 @@ from inferometer.server.app import make_app
 from inferometer.server.child import Child
 from inferometer.server.connection import connections
 from inferometer.server.engine_client import EngineClient
+from inferometer.server.last_signal import hear_no_more
 from inferometer.server.messages import Failed, Ready
 from inferometer.server.observatory import Observatory
 from inferometer.server.served_model import ServedModel
@@ -78,10 +79,9 @@ class Front:
         try:
             return await self._lived(loop)
         finally:
-            # A loop that is closed leaves signals their defaults: one more, while both processes end, would kill this one.
             for number in numbers:
-                loop.remove_signal_handler(number)
-                signal.signal(number, signal.SIG_IGN)
+                loop.remove_signal_handler(number)  # which whoever closes the loop does else, and leaves signals their defaults
+            hear_no_more()
 
     async def _lived(self, loop: asyncio.AbstractEventLoop) -> int:
         _, client = await loop.create_connection(EngineClient, sock=self._child.end)
