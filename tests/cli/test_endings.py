@@ -30,6 +30,34 @@ main._module = lambda name: SimpleNamespace(configure=lambda parser: None, run=r
 sys.exit(main.main(["models"]))
 """
 
+INTERRUPTED_AMID = """
+import os, signal, sys, time
+from types import SimpleNamespace
+from inferometer.cli import main
+def end():
+    os.kill(os.getpid(), signal.NUMBER)
+    for _ in range(10**6):
+        pass
+class Goes:
+    def __del__(self):
+        end()
+def wrapped():
+    try:
+        end()
+    except BaseException as error:
+        raise RuntimeError("a descriptor cannot be named") from error
+def source():
+    exec("end()", {"end": end})
+def destructor():
+    Goes()
+def run(arguments):
+    PLACE()
+    time.sleep(60)
+main._module = lambda name: SimpleNamespace(configure=lambda parser: None, run=run)
+sys.exit(main.main(["COMMAND"]))
+"""
+"""Run as a module: its end has another exit code than a script's where an interrupt came amid a piece of source."""
+
 
 def start(**options: Any) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
@@ -59,12 +87,33 @@ def test_what_is_to_outlive_its_terminal_does() -> None:
         assert process.wait(30) == 130
 
 
-def test_a_server_that_is_ended_before_it_serves_has_ended_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(settings: object) -> int:
+@pytest.mark.parametrize(
+    "moment", ["inferometer.server.life.serve", "inferometer.cli.serve.read_settings", "inferometer.cli.serve.configure"]
+)
+def test_a_server_that_is_ended_before_it_serves_has_ended_well(
+    moment: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("inferometer.server.life.serve", interrupted)
+    monkeypatch.setattr(moment, interrupted)
     assert main(["serve"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("command", "code", "words"), [("serve", 0, b""), ("models", 130, b"inferometer: interrupted\n")])
+@pytest.mark.parametrize("place", ["source", "wrapped", "destructor"])
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+def test_a_signal_is_neither_lost_nor_another_failure_wherever_it_falls(
+    tmp_path: Path, number: str, place: str, command: str, code: int, words: bytes
+) -> None:
+    """Imports are full of such places: dataclasses are made from source, descriptors named in ways that wrap errors, and what Python calls
+    when an object goes cannot fail."""
+    script = INTERRUPTED_AMID.replace("PLACE", place).replace("NUMBER", number).replace("COMMAND", command)
+    (tmp_path / "begun.py").write_text(script)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(SOURCE), str(tmp_path)))}
+    done = subprocess.run([sys.executable, "-m", "begun"], env=environment, check=False, capture_output=True, timeout=20)
+    assert (done.returncode, done.stdout, done.stderr) == (code, b"", words)
 
 
 PRINTING = [

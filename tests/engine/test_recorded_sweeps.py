@@ -79,6 +79,9 @@ class Chain:
     def logits_room(self, rows: int) -> Tensor:
         return torch.empty(rows, VOCABULARY)
 
+    def log_probabilities(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        return -(hidden[:, 0] + targets).float()
+
     def choose(self, hidden: Tensor, places: Places, room: Tensor | None = None, norm: None = None) -> None:
         choose(self.logits(hidden, room), places)
 
@@ -95,17 +98,19 @@ def run(
     *,
     recorded: bool,
     least: int = 1000,
-    params: SamplingParams = GREEDY,
+    params: SamplingParams | list[SamplingParams] = GREEDY,
     seats: int = 10,
+    sweep_tokens: int | None = None,
 ) -> tuple[dict[int, list[Emission]], Chain]:
-    """least: prompt tokens beyond which prompts of recorded sweeps run in a pass of their own."""
+    """least: prompt tokens beyond which prompts of recorded sweeps run in a pass of their own. params: of all, or in turn."""
+    kinds = [params] if isinstance(params, SamplingParams) else params
     model = Chain()
     engine = Engine(
         cast(Transformer, model),
         pages=4 * seats,
         page_size=PAGE,
         seats=seats,
-        sweep_tokens=6 * seats,
+        sweep_tokens=sweep_tokens or 6 * seats,
         admission=admission(order),
         lookahead=1,
     )
@@ -124,7 +129,9 @@ def run(
         for number, (prompt, new, arrives, dropped) in enumerate(stream):
             if arrives == step:
                 token_ids = tuple((17 * number + 5 * i) % VOCABULARY for i in range(prompt))
-                engine.add(Request(number, token_ids, replace(params, max_new_tokens=new), number, eos_token_ids=(3, 50)))
+                engine.add(
+                    Request(number, token_ids, replace(kinds[number % len(kinds)], max_new_tokens=new), number, eos_token_ids=(3, 50))
+                )
             if dropped == step:
                 engine.abort(number)
         for emission in engine.step():
@@ -175,3 +182,30 @@ def test_many_prompts_are_recorded_where_none_decodes(params: SamplingParams, pr
     assert all(found.values())
     assert other.padded == 0
     assert (model.padded > 0) == recorded
+
+
+KINDS = [
+    GREEDY,
+    SamplingParams(do_sample=True, temperature=1.3),
+    SamplingParams(top_logprobs=2),
+    SamplingParams(repetition_penalty=1.5),
+    SamplingParams(min_new_tokens=1),
+    SamplingParams(prompt_logprobs=True),
+    SamplingParams(stop_token_ids=(7,)),
+]
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    lengths=st.lists(st.sampled_from((1, 1, 1, 2, 5, 40)), min_size=9, max_size=60),
+    kinds=st.lists(st.sampled_from(KINDS), min_size=1, max_size=3),
+    sweep_tokens=st.sampled_from((40, 70, 400)),
+)
+def test_bursts_of_prompts_of_any_kind_give_what_they_give_unrecorded(
+    lengths: list[int], kinds: list[SamplingParams], sweep_tokens: int
+) -> None:
+    """Plain ones start before the sampler's rows are made, and no others may; prompts are cut where a sweep holds no more."""
+    bursts: list[tuple[int, int, int, int | None]] = [(length, 1, 6 * burst, None) for burst in range(3) for length in lengths]
+    found, _ = run(bursts, "zigzag", recorded=True, params=kinds, seats=40, sweep_tokens=sweep_tokens)
+    assert found == run(bursts, "zigzag", recorded=False, params=kinds, seats=40, sweep_tokens=sweep_tokens)[0]
+    assert all(found.values())

@@ -147,6 +147,40 @@ def test_kernel_finds_its_row_among_many(pages: Any, interpreted: Callable[..., 
     close(got, asked.exact(batch, 0.25), torch.float32)
 
 
+@pytest.mark.parametrize(
+    ("tokens", "prompts", "counts"),
+    [
+        (16, 8, [9] + [1] * 7),
+        (16, 8, [1, 1, 13]),
+        (64, 32, [1] * 32),
+        (64, 32, [1] * 31 + [33]),
+        (512, 256, [1] * 128 + [130] + [2] * 127),
+    ],
+)
+def test_kernel_finds_all_tokens_however_a_recorded_sweep_shares_them_out(
+    pages: Any, interpreted: Callable[..., Any], tokens: int, prompts: int, counts: list[int]
+) -> None:
+    """What is recorded says that all prompts have as many: which has how many of the tokens the device alone knows."""
+    idle = prompts - len(counts)
+    rows = [*((count, count) for count in counts), *[(0, 0)] * idle]
+    batch = pages.fill([context for _, context in rows], 1, 16)
+    asked = Asked(rows, 1, 16, torch.float32, behind=tokens - sum(counts))
+    got = interpreted(
+        prefill.ragged_prefill_triton,
+        asked.query,
+        batch.keys,
+        batch.values,
+        batch.table,
+        batch.seats,
+        asked.starts,
+        batch.contexts,
+        page_size=16,
+        scale=0.25,
+        longest_query=tokens // prompts,
+    )
+    close(got, asked.exact(batch, 0.25), torch.float32)
+
+
 def test_kernel_takes_a_view_of_a_fused_projection(pages: Any, interpreted: Callable[..., Any]) -> None:
     rows = [(20, 24)]
     batch = pages.fill([24], 1, 16)

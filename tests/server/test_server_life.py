@@ -207,6 +207,16 @@ def test_a_second_signal_ends_it_now(models: dict[str, Path]) -> None:
         assert not is_running(engine)
 
 
+@pytest.mark.parametrize("wait", [True, False])
+def test_signals_without_end_end_it_well(models: dict[str, Path], wait: bool) -> None:
+    with RunningServer("--model-id", str(models["llama"]), "--weights", "dummy", "--device", "cpu", *LIMITS, wait=wait) as server:
+        until(lambda: children(server.process.pid), 60)  # else it is starting still
+        while server.process.poll() is None:
+            server.process.send_signal(signal.SIGTERM)
+            time.sleep(0.002)
+        assert server.process.returncode == 0
+
+
 def test_a_killed_server_takes_its_engine_along(small_server: RunningServer) -> None:
     engine = small_server.engine_process()
     connection, _ = small_server.open_stream("/generate_stream", LONG)

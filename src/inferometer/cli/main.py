@@ -38,6 +38,9 @@ COMMANDS = {
 SHARED = ("generate", "serve", "bench", "quality")
 """Commands that run on all processes of torchrun's: number 0 runs the command, the others follow it."""
 
+ENDED_BY_SIGNALS = ("serve",)
+"""Commands for which a signal is no interruption but the way to end them, also before they have begun."""
+
 DONE, FAILED, USAGE, CASES_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 
 _OF_A_PATH = frozenset({errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ENOTDIR, errno.ELOOP})
@@ -100,7 +103,7 @@ def _ended(given: list[str]) -> tuple[int, str | None]:
             return FAILED, _unexpected(error)
         return USAGE, f"error: this needs {package}, which is not installed; pip install 'inferometer[{_EXTRAS[package]}]'"
     except KeyboardInterrupt:
-        return INTERRUPTED, "interrupted"
+        return (DONE, None) if _chosen(given) in ENDED_BY_SIGNALS else (INTERRUPTED, "interrupted")
     except OSError as error:
         if error.filename is None or error.errno not in _OF_A_PATH:
             return FAILED, _unexpected(error)

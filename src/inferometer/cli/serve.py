@@ -25,9 +25,6 @@ def run(arguments: argparse.Namespace) -> int:
         given["model_id"] = arguments.model
     settings = read_settings(given, os.environ)
 
-    try:
-        from inferometer.server.life import serve
+    from inferometer.server.life import serve
 
-        return serve(settings)
-    except KeyboardInterrupt:
-        return 0  # a signal is how a server is ended, also before it has begun to listen to them itself
+    return serve(settings)

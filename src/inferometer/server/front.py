@@ -22,6 +22,7 @@ from inferometer.server.app import make_app
 from inferometer.server.child import Child
 from inferometer.server.connection import connections
 from inferometer.server.engine_client import EngineClient
+from inferometer.server.last_signal import hear_no_more
 from inferometer.server.messages import Failed, Ready
 from inferometer.server.observatory import Observatory
 from inferometer.server.served_model import ServedModel
@@ -72,8 +73,17 @@ class Front:
         loop = asyncio.get_running_loop()
         # Of a server that is to outlive its terminal (nohup) SIGHUP stays ignored.
         gone = () if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (signal.SIGHUP,)
-        for number in (signal.SIGTERM, signal.SIGINT, *gone):
+        numbers = (signal.SIGTERM, signal.SIGINT, *gone)
+        for number in numbers:
             loop.add_signal_handler(number, self._signalled)
+        try:
+            return await self._lived(loop)
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)  # which whoever closes the loop does else, and leaves signals their defaults
+            hear_no_more()
+
+    async def _lived(self, loop: asyncio.AbstractEventLoop) -> int:
         _, client = await loop.create_connection(EngineClient, sock=self._child.end)
         ready = await self._loaded(client)
         if ready is None:

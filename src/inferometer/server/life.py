@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from inferometer.errors import UserError
 from inferometer.server.child import Child
 from inferometer.server.flags import pointless
+from inferometer.server.last_signal import hear_no_more
 from inferometer.server.log import set_up_logging
 from inferometer.server.messages import Begin
 from inferometer.server.served_model import find_model
@@ -57,6 +58,7 @@ def serve(settings: ServerSettings) -> int:
 
             return Front(settings, model, listener, child, tracer).run()
         except KeyboardInterrupt:  # a signal before the event loop heard of any
+            hear_no_more()
             child.process.kill()  # it may be in the middle of reading weights
             return 0
         finally:
