@@ -112,7 +112,14 @@ def test_a_signal_is_neither_lost_nor_another_failure_wherever_it_falls(
     script = INTERRUPTED_AMID.replace("PLACE", place).replace("NUMBER", number).replace("COMMAND", command)
     (tmp_path / "begun.py").write_text(script)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(SOURCE), str(tmp_path)))}
-    done = subprocess.run([sys.executable, "-m", "begun"], env=environment, check=False, capture_output=True, timeout=20)
+    done = subprocess.run(
+        [sys.executable, "-m", "begun"],
+        env=environment,
+        check=False,
+        capture_output=True,
+        timeout=20,
+        preexec_fn=lambda: signal.signal(signal.Signals[number], signal.SIG_DFL),  # as above
+    )
     assert (done.returncode, done.stdout, done.stderr) == (code, b"", words)
 
 
