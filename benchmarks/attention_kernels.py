@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 
 import torch
-from gpu_clock import begin, milliseconds
+from gpu_clock import CACHE_BYTES, begin, milliseconds
 from torch import Tensor
 
 from inferometer.kernels import paged_decode, ragged_prefill
@@ -27,8 +27,6 @@ from inferometer.kernels.support import Tiles, capability, look_up, processors
 from inferometer.nn.alibi import slopes as alibi
 
 PAGE_SIZE = 16
-CACHE_BYTES = 256 * 2**20
-"""More than any L2 cache holds, by far."""
 DTYPE = torch.bfloat16
 
 

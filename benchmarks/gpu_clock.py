@@ -12,6 +12,9 @@ import torch
 from inferometer.bench.machine.calibrate import calibrate
 from inferometer.kernels.support import usable
 
+CACHE_BYTES = 256 * 2**20
+"""More than any L2 cache holds, by far."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:

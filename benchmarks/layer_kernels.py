@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
-from gpu_clock import begin, milliseconds
+from gpu_clock import CACHE_BYTES, begin, milliseconds
 from torch import Tensor
 from torch.nn import functional
 
@@ -24,8 +24,6 @@ from inferometer.kernels.rotary_write import rotary_write, rotary_write_torch, r
 from inferometer.model.spec import NormKind, Rotary
 from inferometer.nn.rotary import RotaryEmbedding
 
-CACHE_BYTES = 256 * 2**20
-"""More than any L2 cache holds, by far."""
 DTYPE = torch.bfloat16
 TOKENS = (1, 16, 256, 4096)
 HIDDEN = (2048, 4096)

@@ -19,7 +19,7 @@ from itertools import product
 from pathlib import Path
 
 import torch
-from gpu_clock import milliseconds
+from gpu_clock import CACHE_BYTES, milliseconds
 from torch.nn import functional
 
 from inferometer.bench.machine.calibrate import calibrate
@@ -32,8 +32,6 @@ from inferometer.hardware.catalogue import find_device, match_driver_name
 from inferometer.model.formats import Formats
 from inferometer.model.ops import Op
 
-CACHE_BYTES = 256 * 2**20
-"""More than any L2 cache holds, by far."""
 DTYPE = torch.bfloat16
 ROWS = (16, 32, 64, 100, 128, 200, 256, 400, 512, 640, 800, 1024, 1536, 2048, 2560, 4096, 8192)
 SHAPES = (

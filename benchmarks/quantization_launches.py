@@ -17,7 +17,7 @@ from functools import partial
 from multiprocessing import get_context
 
 import torch
-from gpu_clock import begin, milliseconds
+from gpu_clock import CACHE_BYTES, begin, milliseconds
 from torch import Tensor
 from torch.nn import functional
 
@@ -34,8 +34,6 @@ from inferometer.nn.formats.rounding import rounded
 
 FORMATS = {"bf16": None, "int8": "int8", "w8a8": "w8a8", "int4-g64": "int4-g64", "fp8": "fp8"}
 MAPS = {"qkv": (12288, 4096), "output": (4096, 4096), "up": (16384, 4096), "down": (4096, 16384), "head": (50272, 4096)}
-CACHE_BYTES = 256 * 2**20
-"""More than any L2 cache holds, by far."""
 
 
 def quantised(part: str, outputs: int, inputs: int) -> QuantWeight:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from gpu_clock import begin, milliseconds
+from gpu_clock import CACHE_BYTES, begin, milliseconds
 from torch import Tensor
 from torch.nn import functional
 
@@ -27,8 +27,6 @@ from inferometer.kernels.token_choice import choose, draw
 from inferometer.kernels.token_filters import Filters, bounds_torch
 from inferometer.kernels.token_rows import Drawing, Places
 
-CACHE_BYTES = 256 * 2**20
-"""More than any L2 cache holds, by far."""
 DTYPE = torch.bfloat16
 ROWS = (1, 16, 64, 256, 1024)
 VOCABULARIES = (50_272, 250_880)

@@ -22,7 +22,7 @@ from functools import partial
 from multiprocessing import get_context
 
 import torch
-from gpu_clock import begin, milliseconds
+from gpu_clock import CACHE_BYTES, begin, milliseconds
 from torch import Tensor
 from torch.nn import functional
 
@@ -30,8 +30,6 @@ from inferometer.kernels.skinny import skinny_triton
 from inferometer.kernels.skinny_launch import Tiling, tiling
 from inferometer.kernels.support import power_of_two, processors
 
-CACHE_BYTES = 256 * 2**20
-"""More than any L2 cache holds, by far."""
 DTYPE = torch.bfloat16
 
 

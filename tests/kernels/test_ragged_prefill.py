@@ -40,6 +40,10 @@ class Asked:
                 out[start:stop] = batch.exact(self.query[start:stop], row, scale, slopes)
         return out
 
+    def of(self, batch: Any) -> tuple[Tensor, ...]:
+        """What attention is given first: the queries, and where in the batch's pages their keys and values lie."""
+        return self.query, batch.keys, batch.values, batch.table, batch.seats, self.starts, batch.contexts
+
 
 def close(got: Tensor, want: Tensor, dtype: torch.dtype) -> None:
     assert got.dtype == dtype
@@ -63,13 +67,7 @@ def test_reference_is_the_formula(pages: Any, heads: int, kv_heads: int, head_si
     asked = Asked(ROWS, heads, head_size, dtype, behind=3)
     slopes = torch.tensor(alibi(heads)) if biased else None
     got = prefill.ragged_prefill(
-        asked.query,
-        batch.keys,
-        batch.values,
-        batch.table,
-        batch.seats,
-        asked.starts,
-        batch.contexts,
+        *asked.of(batch),
         page_size=16,
         scale=0.1,
         longest_query=asked.longest,
@@ -87,13 +85,7 @@ def test_kernel_is_the_formula(
     slopes = torch.tensor(alibi(heads)) if biased else None
     got = interpreted(
         prefill.ragged_prefill_triton,
-        asked.query,
-        batch.keys,
-        batch.values,
-        batch.table,
-        batch.seats,
-        asked.starts,
-        batch.contexts,
+        *asked.of(batch),
         page_size=16,
         scale=0.1,
         longest_query=asked.longest,
@@ -111,13 +103,7 @@ def test_kernel_reads_pages_of_any_size(pages: Any, interpreted: Callable[..., A
     asked = Asked(rows, 1, 16, torch.float32)
     got = interpreted(
         prefill.ragged_prefill_triton,
-        asked.query,
-        batch.keys,
-        batch.values,
-        batch.table,
-        batch.seats,
-        asked.starts,
-        batch.contexts,
+        *asked.of(batch),
         page_size=page_size,
         scale=0.25,
         longest_query=asked.longest,
@@ -133,13 +119,7 @@ def test_kernel_finds_its_row_among_many(pages: Any, interpreted: Callable[..., 
     asked = Asked(rows, 1, 16, torch.float32, behind=17)
     got = interpreted(
         prefill.ragged_prefill_triton,
-        asked.query,
-        batch.keys,
-        batch.values,
-        batch.table,
-        batch.seats,
-        asked.starts,
-        batch.contexts,
+        *asked.of(batch),
         page_size=16,
         scale=0.25,
         longest_query=2,
@@ -167,13 +147,7 @@ def test_kernel_finds_all_tokens_however_a_recorded_sweep_shares_them_out(
     asked = Asked(rows, 1, 16, torch.float32, behind=tokens - sum(counts))
     got = interpreted(
         prefill.ragged_prefill_triton,
-        asked.query,
-        batch.keys,
-        batch.values,
-        batch.table,
-        batch.seats,
-        asked.starts,
-        batch.contexts,
+        *asked.of(batch),
         page_size=16,
         scale=0.25,
         longest_query=tokens // prompts,
@@ -188,13 +162,7 @@ def test_kernel_takes_a_view_of_a_fused_projection(pages: Any, interpreted: Call
     asked.query = asked.query[:, :3]
     got = interpreted(
         prefill.ragged_prefill_triton,
-        asked.query,
-        batch.keys,
-        batch.values,
-        batch.table,
-        batch.seats,
-        asked.starts,
-        batch.contexts,
+        *asked.of(batch),
         page_size=16,
         scale=0.25,
         longest_query=20,

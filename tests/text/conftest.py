@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from gguf_tokenizers import write_vocabulary
+
 CORPUS = [
     "The quick brown fox jumps over the lazy dog, doesn't it? It's 12345 times; we'll see 3.14 and 2024.",
     "def f(x):\n    return x + 1\n\n\nclass A:\n\tpass\n",
@@ -168,3 +170,15 @@ def write_slow(tmp_path: Path, write: Callable[..., Path]) -> Callable[..., Path
         return write(**files)
 
     return _write_slow
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a GGUF file with the given tokenizer.* fields."""
+
+    def make(**fields: Any) -> Path:
+        path = tmp_path / "model.gguf"
+        write_vocabulary(path, fields)
+        return path
+
+    return make

@@ -7,66 +7,24 @@ import json
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-import gguf
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 
-from inferometer.errors import UserError
-from inferometer.text.byte_level import BYTE_TO_CHARACTER, token_bytes
+from gguf_tokenizers import CONTROL, NORMAL, byte_level, llama_fields, pieces_vocabulary, with_added
+from inferometer.text.byte_level import token_bytes
 from inferometer.text.load import load_tokenizer
 from inferometer.text.tokenizer import Tokenizer
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 Written = Callable[..., Path]
-
-
-def write(path: Path, fields: dict[str, Any]) -> None:
-    """A GGUF file with the given tokenizer.* fields."""
-    writer = gguf.GGUFWriter(path, "llama")
-    for name, value in fields.items():
-        key = "tokenizer.chat_template" if name == "chat_template" else f"tokenizer.ggml.{name.replace('__', '.')}"
-        if isinstance(value, list):
-            writer.add_array(key, value)
-        elif isinstance(value, bool):
-            writer.add_bool(key, value)
-        elif isinstance(value, int):
-            writer.add_uint32(key, value)
-        else:
-            writer.add_string(key, value)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.close()
-
-
-@pytest.fixture
-def written(tmp_path: Path) -> Written:
-    """Writes a GGUF file with the given tokenizer.* fields."""
-
-    def make(**fields: Any) -> Path:
-        path = tmp_path / "model.gguf"
-        write(path, fields)
-        return path
-
-    return make
 
 
 def loaded(path: Path) -> Tokenizer:
     tokenizer = load_tokenizer(path)
     assert tokenizer is not None
     return tokenizer
-
-
-def byte_level(text: str = "ab", **fields: Any) -> dict[str, Any]:
-    """A byte-level vocabulary that joins any neighbours within `text`: its tokens are then the pieces of the pre-tokenizer."""
-    spelled = "".join(BYTE_TO_CHARACTER[byte] for byte in text.encode())
-    parts = {spelled[i:j]: None for i in range(len(spelled)) for j in range(i + 2, len(spelled) + 1)}
-    tokens = [*BYTE_TO_CHARACTER, *parts]
-    merges = [f"{part[:i]} {part[i:]}" for part in parts for i in range(1, len(part))]
-    return {"model": "gpt2", "tokens": tokens, "merges": merges, "token_type": [NORMAL] * len(tokens), **fields}
 
 
 def cut(tokenizer: Tokenizer, text: str) -> list[str]:
@@ -148,13 +106,6 @@ def test_whole_words_first_is_llamas_alone(written: Written) -> None:
     assert cut(loaded(written(pre="gpt-2", **fields)), "abc") == ["a", "b", "c"]
 
 
-def with_added(**fields: Any) -> dict[str, Any]:
-    base = byte_level(**fields)
-    tokens = [*base["tokens"], "<|endoftext|>", "<|im_end|>", "<tool>", "    "]
-    types = [*base["token_type"], CONTROL, CONTROL, USER_DEFINED, USER_DEFINED]
-    return {**base, "tokens": tokens, "token_type": types}
-
-
 def test_kinds_of_tokens(written: Written) -> None:
     fields = with_added(pre="gpt-2", chat_template="{{ messages }}")
     end = fields["tokens"].index("<|endoftext|>")
@@ -192,39 +143,6 @@ def test_what_goes_around_a_text(pre: str, flags: dict[str, bool], around: tuple
     tokenizer = loaded(written(**fields, bos_token_id=bos, eos_token_id=eos, **flags))
     plain = tokenizer.encode("abc", special=False)
     assert tokenizer.encode("abc") == [bos] * around[0] + plain + [eos] * around[1]
-
-
-def pieces_vocabulary() -> tuple[list[str], list[float], list[int]]:
-    """A small SentencePiece vocabulary; longer pieces score lower, as in training, and each piece has a score of its own."""
-    pieces = [
-        "▁",
-        *"abcdehlotrw",
-        "▁h",
-        "he",
-        "el",
-        "ll",
-        "lo",
-        "▁he",
-        "ell",
-        "llo",
-        "hel",
-        "ello",
-        "▁hello",
-        "▁wo",
-        "or",
-        "ld",
-        "wor",
-        "worl",
-    ]
-    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)), *pieces]
-    scores = [0.0] * 259 + [-float(i) for i in range(len(pieces))]
-    return tokens, scores, [UNKNOWN, CONTROL, CONTROL, *[BYTE] * 256, *[NORMAL] * len(pieces)]
-
-
-def llama_fields(**fields: Any) -> dict[str, Any]:
-    tokens, scores, types = pieces_vocabulary()
-    ids = {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0}
-    return {"model": "llama", "pre": "default", "tokens": tokens, "scores": scores, "token_type": types, **ids, **fields}
 
 
 def sentencepiece_reference(text: str) -> list[int]:
@@ -285,78 +203,3 @@ def test_word_piece(written: Written) -> None:
 def test_no_vocabulary(written: Written) -> None:
     assert load_tokenizer(written(model="none")) is None
     assert load_tokenizer(written(chat_template="x")) is None
-
-
-BROKEN: dict[str, tuple[dict[str, Any], str]] = {
-    "algorithm": (byte_level(model="rwkv"), "'rwkv'"),
-    "pre-tokenizer": (byte_level(pre="qwen35"), "'qwen35'"),
-    "no tokens": ({"model": "gpt2", "merges": ["a b"]}, "tokenizer.ggml.tokens"),
-    "no merges": ({"model": "gpt2", "tokens": ["a"]}, "tokenizer.ggml.merges"),
-    "no scores": (llama_fields(scores="x"), "tokenizer.ggml.scores"),
-    "token twice": ({"model": "gpt2", "tokens": ["a", "b", "a"], "merges": ["a b"]}, "'a' twice"),
-    "merge of unknown tokens": ({"model": "gpt2", "tokens": ["a", "b"], "merges": ["a b"]}, "'a b'"),
-    "merge of one": ({"model": "gpt2", "tokens": ["a", "b"], "merges": ["ab"]}, "'ab'"),
-    "too few types": ({"model": "gpt2", "tokens": ["a", "b", "ab"], "merges": ["a b"], "token_type": [1, 1]}, "token_type"),
-    "id out of range": (byte_level(eos_token_id=10_000), "eos_token_id"),
-    "beginning without id": (byte_level(add_bos_token=True), "bos_token_id"),
-    "byte tokens missing": (llama_fields(tokens=["<unk>", "a", "b"], scores=[0.0, -1.0, -2.0], token_type=[2, 1, 1]), "<0x00>"),
-    "scores that leave it open": (llama_fields(scores=[0.0] * len(pieces_vocabulary()[0])), "same score"),
-    "whitespace removal": (llama_fields(remove_extra_whitespaces=True), "remove_extra_whitespaces"),
-}
-
-
-@pytest.mark.parametrize("case", BROKEN)
-def test_refused_by_name(case: str, written: Written) -> None:
-    fields, named = BROKEN[case]
-    path = written(**fields)
-    with pytest.raises(UserError) as caught:
-        load_tokenizer(path)
-    message = str(caught.value)
-    assert named in message
-    assert str(path) in message
-    assert "\n" not in message
-
-
-@pytest.mark.parametrize("fields", [byte_level(pre="x" * 3000), byte_level(eos_token_id="x" * 3000), byte_level(model="x" * 3000)])
-def test_what_damage_has_made_long_is_cut_in_the_message(fields: dict[str, Any], written: Written) -> None:
-    with pytest.raises(UserError, match=r"'xxx.*x\.\.\.") as caught:
-        load_tokenizer(written(**fields))
-    assert len(str(caught.value)) < 500
-
-
-VALUES = st.one_of(
-    st.text(max_size=4), st.integers(0, 300), st.booleans(),
-    st.lists(st.text(max_size=3), min_size=1, max_size=4), st.lists(st.integers(0, 7), min_size=1, max_size=300),
-)  # fmt: skip
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.data())
-def test_a_damaged_vocabulary_loads_or_is_refused_in_a_line(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    fields = dict(data.draw(st.sampled_from([with_added(pre="gpt-2", bos_token_id=256, eos_token_id=257), llama_fields()])))
-    for _ in range(data.draw(st.integers(1, 3))):
-        key = data.draw(st.sampled_from([*fields, "add_bos_token", "add_eos_token", "unknown_token_id", "chat_template"]))
-        value = fields.get(key)
-        if isinstance(value, list) and data.draw(st.booleans()):
-            at = data.draw(st.integers(0, len(value) - 1))
-            put = data.draw(st.sampled_from([[], [value[at]] * 2, [value[0]], ["", "a b"] if isinstance(value[0], str) else [value[-1]]]))
-            fields[key] = [*value[:at], *put, *value[at + 1 :]]
-        else:
-            fields[key] = data.draw(VALUES)
-    path = tmp_path_factory.mktemp("mutant") / "model.gguf"
-    write(path, fields)
-    refused = ""
-    try:
-        tokenizer = load_tokenizer(path)
-        if tokenizer is not None:
-            tokenizer.decode(tokenizer.encode("hello, Zürich 12\n<|im_end|>"))
-    except UserError as error:
-        refused = str(error)
-    assert not refused or (str(path) in refused and refused.isprintable())
-
-
-def test_truncated_file(written: Written) -> None:
-    path = written(**byte_level(pre="smollm"))
-    path.write_bytes(path.read_bytes()[:2000])
-    with pytest.raises(UserError, match=r"model\.gguf.*truncated"):
-        load_tokenizer(path)

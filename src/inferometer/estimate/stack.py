@@ -200,8 +200,8 @@ class Stack:
 CONSTANTS = tuple(item.name for item in fields(Stack) if item.type == "float" and item.name.endswith(("_share", "_s", "_bytes")))
 
 
-_OWN = ("formats", "int8_head")
-"""What a stack like another does not take over from it: whose kernels its formats run in is its own."""
+_OWN = ("formats", "int8_head", "tanh_passes", "tanh_kernels")
+"""What a stack like another does not take over from it: whose kernels its formats run in is its own, and what its modules spell out."""
 
 
 class _Stacks(Mapping[str, Stack]):
@@ -231,7 +231,14 @@ def _read() -> Mapping[str, Stack]:
 
 
 def _stack(name: str, values: Mapping[str, Any]) -> Stack:
-    optional: dict[str, Any] = {"page_size": None, "sweep_tokens": None, "formats": {}, "int8_head": False}
+    optional: dict[str, Any] = {
+        "page_size": None,
+        "sweep_tokens": None,
+        "formats": {},
+        "int8_head": False,
+        "tanh_passes": {},
+        "tanh_kernels": {},
+    }
     if values["cache"] != "pages":
         values = {key: value for key, value in values.items() if key != "page_size"}
     frozen = {key: MappingProxyType(value) if isinstance(value, dict) else value for key, value in values.items()}

@@ -6,6 +6,7 @@ import struct
 from math import isfinite
 
 from inferometer.errors import ModelError
+from inferometer.model.families.options import shown
 from inferometer.model.gguf_file import GgufArray, GgufFile
 
 _LARGEST_SIZE = 2**31 - 1
@@ -55,8 +56,8 @@ class Keys:
         if value is None:
             raise ModelError(f"{self._file.path}: the metadata lacks {self.name(key)}")
         if isinstance(value, (str, GgufArray, bool)) or not isfinite(value) or not lowest <= value <= 1e30:
-            shown = "an array" if isinstance(value, GgufArray) else repr(value)
-            raise ModelError(f"{self._file.path}: {self.name(key)} must be a number from {lowest:g}, not {shown}")
+            found = "an array" if isinstance(value, GgufArray) else shown(value)
+            raise ModelError(f"{self._file.path}: {self.name(key)} must be a number from {lowest:g}, not {found}")
         return shortest_float(value)
 
     def text(self, key: str, default: str) -> str:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from inferometer.errors import ModelError
+from inferometer.model.families.options import shown
 from inferometer.model.gguf_file import GgufArray, GgufFile
 from inferometer.text.pipelines import bert_backend, put_around
 from inferometer.text.sentencepiece_bpe import sentencepiece_bpe
@@ -35,7 +36,6 @@ _SPECIAL_IDS: Final = MappingProxyType(
     }
 )
 _WORD_START: Final = "\u2581"
-_LONGEST_SHOWN: Final = 80
 
 _GPT2_SPLIT: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _LLAMA3_SPLIT: Final = (
@@ -100,7 +100,7 @@ class _Vocabulary:
             backend = self._word_piece()
             before, after = self._text("cls_token", "bos_token"), self._text("sep_token", "eos_token")
         else:
-            raise self._bad(f"the tokenizer {_shown(algorithm)} is not supported, only gpt2, llama and bert")
+            raise self._bad(f"the tokenizer {shown(algorithm)} is not supported, only gpt2, llama and bert")
         self._mark_added(backend)
         put_around(backend, before, after)
         ends = [self.named.get("eos_token"), self._id("eot_token_id"), self._id("eom_token_id")]
@@ -119,7 +119,7 @@ class _Vocabulary:
         name = self._file.metadata.get(f"{_KEY}pre", "default")
         pre = _PRE_TOKENIZERS.get(str(name))
         if pre is None:
-            raise self._bad(f"the pre-tokenizer {_shown(name)} is not supported, only {', '.join(_PRE_TOKENIZERS)}")
+            raise self._bad(f"the pre-tokenizer {shown(name)} is not supported, only {', '.join(_PRE_TOKENIZERS)}")
         merges = [self._merge(merge) for merge in self._strings("merges")]
         backend = Tokenizer(BPE(vocab=self.ids, merges=merges, fuse_unk=False, ignore_merges=pre.whole_words_first))
         splits = [pre_tokenizers.Split(Regex(split), behavior="isolated") for split in pre.splits]
@@ -179,7 +179,7 @@ class _Vocabulary:
         ids = {token: i for i, token in enumerate(self.tokens)}
         if len(ids) != len(self.tokens):
             twice = next(token for i, token in enumerate(self.tokens) if ids[token] != i)
-            raise self._bad(f"{_KEY}tokens has {_shown(twice)} twice")
+            raise self._bad(f"{_KEY}tokens has {shown(twice)} twice")
         return ids
 
     def _merge(self, merge: str) -> tuple[str, str]:
@@ -187,7 +187,7 @@ class _Vocabulary:
         left, space, right = merge[1:].partition(" ")
         left = merge[:1] + left
         if not space or left not in self.ids or right not in self.ids or left + right not in self.ids:
-            raise self._bad(f"the merge {_shown(merge)} does not join two tokens into a third")
+            raise self._bad(f"the merge {shown(merge)} does not join two tokens into a third")
         return left, right
 
     def _strings(self, key: str) -> list[str]:
@@ -211,7 +211,7 @@ class _Vocabulary:
         if token_id is None:
             return None
         if not isinstance(token_id, int) or not 0 <= token_id < len(self.tokens):
-            raise self._bad(f"{_KEY}{key} is {_shown(token_id)}, which is no id of the {len(self.tokens)} tokens")
+            raise self._bad(f"{_KEY}{key} is {shown(token_id)}, which is no id of the {len(self.tokens)} tokens")
         return token_id
 
     def _flag(self, key: str, default: bool) -> bool:
@@ -219,12 +219,6 @@ class _Vocabulary:
 
     def _bad(self, what: str) -> ModelError:
         return ModelError(f"{self._file.path}: {what}")
-
-
-def _shown(value: Any) -> str:
-    """What stands in a file, for a message: damage may make it as long as the file."""
-    text = repr(value)
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 
 def _word_piece_spelling(token: str) -> str:
