@@ -172,8 +172,7 @@ def _count(found: list[Outcome]) -> str:
     measured = [outcome for outcome in found if outcome.held is not None]
     return (
         f"{sum(1 for outcome in measured if outcome.held)} of {len(measured)} measured targets are held; {len(found) - len(measured)} are "
-        "not measured. A target is a ratio to what was measured in the same run on the same card, unless it has a unit of its own; in few "
-        "bits, batch 16 and the prefill of w8a8 are of other runs than their bfloat16, on cards of the same kind (docs/quantize.md). "
+        "not measured. A target is a ratio to what was measured in the same run on the same card, unless it has a unit of its own. "
         "Beside it stand what was measured, what the estimator expects and the least that the hardware leaves, in the unit named."
     )
 

@@ -19,7 +19,6 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ from inferometer.report.estimates.validation import document
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 STUDIES = ROOT / "results"
-KERNELS = tuple(ROOT / "benchmarks" / "measurements" / f"{name}.jsonl" for name in ("kernels-h200", "kernels-table-h200"))
+KERNELS = ROOT / "benchmarks" / "measurements" / "kernels-h200.jsonl"
 MEASURED = Path(str(files("inferometer.estimate.measured")))
 PAGE = ROOT / "benchmarks" / "VALIDATION.md"
 GIB = 1 << 30
@@ -45,9 +44,6 @@ GIB = 1 << 30
 STACKS = {"native": ("native", "own-time", "own-memory"), "hf": ("hf-eager", "own-hf-time", "own-hf-memory")}
 OUTDATED = ("foundation-h100",)
 """Files whose native rows are of an engine before its kernels."""
-FEW_ROWS = 32
-OUTDATED_DECODE = ("own-h200",)
-"""Files whose native decode steps of so few rows are of kernels that have changed since."""
 KERNEL_STEPS = 40
 """Steps that benchmarks/kernels.py makes around the context that it tells."""
 FIRST_KERNELS = "2026-11-28"
@@ -76,12 +72,11 @@ def own_rows(folder: Path) -> str:
     tables: dict[str, list[str]] = {}
     for stem, record in kept:
         for regime, mode, figure in figures(record):
-            few = mode == "decode" and record.batch_size <= FEW_ROWS and stem in OUTDATED_DECODE
-            head = heading(stem, record, regime, counted=record.backend != "native" or not (few or stem in OUTDATED))
+            head = heading(stem, record, regime, counted=record.backend != "native" or stem not in OUTDATED)
             new = {"generate": record.decode_length, "decode": record.steps}.get(mode) or 0
             columns = (record.case_id, record.model, record.dtype, mode, record.batch_size, record.sequence_length, new, figure)
             tables.setdefault(head, []).append(f"    {json.dumps(columns)},\n")
-    for head, columns in chain.from_iterable(map(kernel_rows, KERNELS)):
+    for head, columns in kernel_rows(KERNELS):
         tables.setdefault(head, []).append(f"    {json.dumps(columns)},\n")
     return "\n".join([HEAD, *(f"{head}rows = [\n{''.join(rows)}]\n" for head, rows in tables.items())])
 
