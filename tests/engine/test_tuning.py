@@ -221,6 +221,16 @@ class TestSettled:
         assert self.settle(lambda one, other: 1.0) == {FIRST: A, SECOND: A}
         assert self.asked == 7  # nothing changed: once through
 
+    def test_what_was_timed_while_the_card_was_waking_is_timed_again(self) -> None:
+        """The start takes 5 and is the best; its first timing, and that alone, says 9."""
+        asked: list[tuple[Choice, Choice]] = []
+
+        def step(one: Choice, other: Choice) -> float:
+            asked.append((one, other))
+            return 9.0 if len(asked) <= 2 else 5.0 if one == A else 6.0
+
+        assert self.settle(step, most=6) == {FIRST: A}
+
     def test_the_start_need_not_be_an_option(self) -> None:
         assert self.settle(lambda one, other: 1.0, start=C) == {FIRST: C, SECOND: C}
 
