@@ -16,7 +16,7 @@ from inferometer.hardware.catalogue import find_device
 from inferometer.model.formats import Formats
 from inferometer.model.presets import preset
 from inferometer.model.spec import ModelSpec
-from inferometer.model.step import decode_equal
+from inferometer.model.step import decode_equal, prefill
 from inferometer.model.work import work
 
 
@@ -61,3 +61,16 @@ def test_blocks_of_one_query_take_as_many_cycles_on_any_device() -> None:
         return attention.op(op, step)[0] * device.multiprocessors * device.boost_clock_hz
 
     assert cycles("h200") == pytest.approx(cycles("a100-sxm-80gb"))
+
+
+def test_products_of_short_prompts_take_a_block_each() -> None:
+    spec, formats, device = _spec("doc004-1.3b"), Formats(dtype="bfloat16"), find_device("h200")
+
+    def seconds(prompts: int, length: int) -> float:
+        step = prefill(prompts, length)
+        op = next(each for each in work(spec, step, formats) if each.name.endswith("attention_scores"))
+        attention = Attention(spec=spec, stack=find_stack("deepspeed"), machine=machine(device, limits(device)), formats=formats)
+        return attention.op(op, step)[0]
+
+    assert seconds(512, 10) == pytest.approx(seconds(512, 4)) == pytest.approx(512 * seconds(1, 10))
+    assert seconds(512, 1000) > 10 * seconds(512, 10)

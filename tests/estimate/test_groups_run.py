@@ -110,7 +110,7 @@ def test_a_step_waits_for_the_link_and_its_bound_says_so() -> None:
     assert (held.bound["binds"]["decode_token_ms"], away.bound["binds"]["decode_token_ms"]) == ("memory", "link")
     assert held.prefill_ms is not None
     assert away.prefill_ms is not None
-    assert held.prefill_ms <= away.prefill_ms < 1.15 * held.prefill_ms, "six sweeps of prompts hide their weights"
+    assert held.prefill_ms <= away.prefill_ms < 1.2 * held.prefill_ms, "six sweeps of prompts hide their weights"
     assert away.j_per_token is not None
     assert held.j_per_token is not None
     assert away.j_per_token > held.j_per_token

@@ -13,6 +13,7 @@ from inferometer.estimate import Estimate, estimate
 from inferometer.estimate.deployment import Deployment
 from inferometer.estimate.layout import Layout
 from inferometer.estimate.limits import limits
+from inferometer.estimate.measured import load_calibration
 from inferometer.estimate.power import power
 from inferometer.estimate.stack import CONSTANTS, STACKS, Stack, find_stack
 from inferometer.hardware.catalogue import find_device
@@ -192,6 +193,20 @@ def test_a_power_limit_lowers_the_clock_and_is_not_passed() -> None:
     # 70 to 75 of 111 TFLOP/s is what such a card sustains.
     rate = sum(part.op.flops * part.op.count for part in found.ops if part.op.kind == "gemm") / (found.kinds["gemm"] / 1e3)
     assert rate / 1e12 == pytest.approx(72, rel=0.12)
+
+
+def test_measured_rates_hold_for_a_burst_and_then_the_clock_falls() -> None:
+    measured = load_calibration("own-h200")
+    found = [
+        _estimate("opt-6.7b", "h200", stack="native", batch_size=batch, calibration=measured).phases["prefill_ms"].cost
+        for batch in (8, 32, 128)
+    ]
+    assert found[0].ms < 100 < found[1].ms
+    assert found[0].clock == 1 > found[1].clock > found[2].clock > 0.85
+    assert all(each.watts == 700 for each in found)
+    # A sequence takes as long as in a short batch, and up to a tenth longer.
+    alone, later, last = (each.ms / batch for each, batch in zip(found, (8, 32, 128), strict=True))
+    assert alone < later < last < 1.1 * alone
 
 
 def test_decode_draws_less_than_prefill_and_more_than_nothing() -> None:

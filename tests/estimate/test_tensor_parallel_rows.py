@@ -8,15 +8,28 @@ from typing import Any
 
 import pytest
 
+from inferometer.bench.study.folder import read_folder
 from inferometer.estimate.estimate import estimate
 
 MEASUREMENTS = Path(__file__).resolve().parents[2] / "benchmarks" / "measurements"
 WITHIN = 0.12
 FILES = {"tensor-parallel-h200": 2, "tensor-parallel-4-h200": 4}
+STUDY = MEASUREMENTS.parents[1] / "results" / "tensor-parallel"
 
 
 def rows() -> list[tuple[int, dict[str, Any]]]:
-    return [(gpus, json.loads(line)) for name, gpus in FILES.items() for line in (MEASUREMENTS / f"{name}.jsonl").read_text().splitlines()]
+    told = [(gpus, json.loads(line)) for name, gpus in FILES.items() for line in (MEASUREMENTS / f"{name}.jsonl").read_text().splitlines()]
+    return [*told, (2, prefill())]
+
+
+def prefill() -> dict[str, Any]:
+    """8 x 1,024 prompts, as the study of document 002 has them."""
+    took = {
+        record.gpus: record.prefill_ms.p50
+        for record in read_folder(STUDY)[1]
+        if (record.quantize, record.batch_size, record.sequence_length) == (None, 8, 1024) and record.prefill_ms is not None
+    }
+    return {"model": "bloomz-7b1", "phase": "prefill", "batch_size": 8, "context": 1024, "dtype": "float16", "one": took[1], "all": took[2]}
 
 
 def expected_ms(row: dict[str, Any], gpus: int) -> float:
@@ -27,7 +40,7 @@ def expected_ms(row: dict[str, Any], gpus: int) -> float:
         batch_size=row["batch_size"],
         sequence_length=row["context"],
         decode_length=2 if prefills else 64,
-        dtype="float16" if row["model"].startswith("llama") else "bfloat16",
+        dtype=row.get("dtype") or ("float16" if row["model"].startswith("llama") else "bfloat16"),
         tensor_parallel=gpus,
         calibration=None,
     )

@@ -77,14 +77,17 @@ class Attention:
         rate = self.machine.matmul_flop_s(op.dtype) * self.stack.matmul_share * size / (size + _HEAD_FILL)
         around = op.activation_bytes - scores * self.formats.item_bytes
         device = self.machine.device
-        block_s = self.stack.block_s * _BLOCK_CLOCK_HZ / (device.boost_clock_hz or _BLOCK_CLOCK_HZ)
-        tensor = max(flops / rate, self._single_queries(step) / device.multiprocessors * block_s)
+        cycles = _BLOCK_CLOCK_HZ / (device.boost_clock_hz or _BLOCK_CLOCK_HZ)
+        tensor = max(flops / rate, self._blocks_s(step) / device.multiprocessors * cycles)
         held = op.bytes_moved * (_FETCH_BYTES / self.formats.item_bytes if self.stack.fused_head_sizes else 1.0)
         return tensor, 0.0, held + around * (1 + self.stack.copies) + self._repeated(step), launches
 
-    def _single_queries(self, step: Step) -> int:
-        """Products of one query with its keys in a layer, which libraries give one block of threads each."""
-        return self._decoding(step) * (self.spec.heads // self.formats.shards)
+    def _blocks_s(self, step: Step) -> float:
+        """Seconds of a multiprocessor at an A100's clock, of products of sequences' queries with their keys in a layer: libraries give each
+        a block of threads at least."""
+        single = self._decoding(step)
+        several = sum(share.count for share in step.shares) - single
+        return (single * self.stack.block_s + several * self.stack.product_s) * (self.spec.heads // self.formats.shards)
 
     def _decoding(self, step: Step) -> int:
         """Sequences that run one token behind others."""

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from inferometer.estimate.cost import OpTime
-from inferometer.estimate.gemm import overlapped, product
+from inferometer.estimate.gemm import library, overlapped, product
 from inferometer.estimate.machine import Machine
 from inferometer.estimate.stack import Stack
 from inferometer.model.formats import Formats
@@ -54,6 +54,7 @@ class Products:
             bytes_s=self._bytes_s,
             memory_s=memory,
             multiprocessors=self.machine.device.multiprocessors,
+            kernels=library(self.machine.device.compute_capability, op.dtype),
             groups=op.groups,
         )
         tiled = best.tensor_s, memory + best.partial_bytes / self._bytes_s, best.extra_s

@@ -44,7 +44,7 @@ class Stack:
       runs on meanwhile.
     - decomposed_s: on a product whose outliers it looks for first (bitsandbytes), waiting for the device.
     - block_s: what a multiprocessor at an A100's clock takes on a product of one query with its keys, or values, where attention is such
-      products.
+      products. product_s: on one of several queries, at least.
       query_s: on one query of a head of keys where attention is one kernel, reading the keys meanwhile; 0 where that is not known.
     - prompt_s: what the host spends on a prompt before the device begins: queueing, scheduling, its pages. recorded_prompt_s: of a recorded
       step, which begins before the sampler's rows are made.
@@ -115,6 +115,7 @@ class Stack:
     unhidden_sequence_s: float
     decomposed_s: float
     block_s: float
+    product_s: float
     query_s: float
     prompt_s: float
     recorded_prompt_s: float
