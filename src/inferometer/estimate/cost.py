@@ -9,7 +9,8 @@ from typing import Literal
 from inferometer.estimate.gemm import overlapped
 from inferometer.model.ops import Op
 
-# Prompts of less took up to twice as long in single runs beside an H200, and others within an eighth of what is expected (results/).
+# Prompts of less took up to twice as long in single runs beside an H200. Longer ones are within a tenth of what is expected, forwards with
+# their loss within a quarter (results/; own-studies-prompts in benchmarks/VALIDATION.md).
 _SHORT_MS = 25.0
 Binds = Literal["tensor", "vector", "memory", "launch", "link"]
 

@@ -18,8 +18,8 @@ PARALLELS: tuple[Parallel, ...] = ("tensor", "mlp-tensor", "layers")
 _FEED_FORWARD = ("feed_forward_up", "activation", "feed_forward_down", "feed_forward_all_reduce")
 
 # OPT's module flattens batch and length around its feed-forward block. torch's DTensor, which cuts only such blocks, then gathers the inner
-# activations and scatters them again, as much traffic as an all-reduce of them: without it document 001's OPT rows on 8 GPUs are 55 to
-# 61 % too fast, its others 6 %.
+# activations and scatters them again, as much traffic as an all-reduce of them: without it document 001's OPT rows on 8 GPUs are 51 to
+# 58 % too fast, its others 3 %.
 FLATTENS = "opt"
 
 
