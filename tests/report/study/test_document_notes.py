@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferometer.report.study.document_notes import Sum, claims, notes_on, worked_out
+from inferometer.report.study.document_notes import Sum, claims, notes_on, page, sources, worked_out
 
 
 def test_there_are_claims_about_each_document_and_every_sum_holds() -> None:
@@ -17,6 +17,11 @@ def test_there_are_claims_about_each_document_and_every_sum_holds() -> None:
         assert all(
             abs(worked_out(each.expression) - float(each.value)) <= 10.0 ** -len(each.value.partition(".")[2]) for each in claim.sums
         )
+
+
+def test_every_document_is_named_where_its_claims_are() -> None:
+    assert set(sources()) == {claim.document for claim in claims()}
+    assert "## Document 003: Sizes\n\nThe document: the README of EET" in page({"003": "Sizes"})
 
 
 def test_a_sum_that_does_not_come_out_is_refused() -> None:

@@ -66,13 +66,25 @@ def notes_on(document: str) -> tuple[str, ...]:
     return tuple(claim.line for claim in claims() if claim.document == document)
 
 
-@cache
 def claims() -> tuple[Claim, ...]:
     """All claims, in the order of the file. Raises UserError, naming the claim and its key, for a file that is damaged."""
+    return _read()[0]
+
+
+def sources() -> Mapping[str, str]:
+    """What each document is, by its number. Raises UserError as `claims` does."""
+    return _read()[1]
+
+
+@cache
+def _read() -> tuple[tuple[Claim, ...], Mapping[str, str]]:
     table = Table(tomllib.loads(files("inferometer.report.study").joinpath(_FILE).read_text("utf-8")), _FILE)
     found = tuple(_claim(each) for each in table.tables("claim"))
+    documents = table.table("sources")
+    named = MappingProxyType({document: documents.text(document) for document in documents.names()})
+    documents.finish()
     table.finish()
-    return found
+    return found, named
 
 
 def _claim(table: Table) -> Claim:
@@ -89,7 +101,7 @@ def _claim(table: Table) -> Claim:
 
 
 def page(titles: Mapping[str, str], form: Format = "md") -> str:
-    """All claims as a page; `titles` are the documents' own, by number."""
+    """All claims as a page, with what each document is; `titles` are those of the studies after them, by number."""
     parts: list[Part] = [
         Heading(1, "What is wrong in the published tables"),
         Paragraph(
@@ -99,7 +111,7 @@ def page(titles: Mapping[str, str], form: Format = "md") -> str:
     ]
     for document, title in titles.items():
         mine = [claim for claim in claims() if claim.document == document]
-        parts.append(Heading(2, f"Document {document}: {title}"))
+        parts += [Heading(2, f"Document {document}: {title}"), Paragraph(f"The document: {sources()[document]}.")]
         for claim in mine:
             parts += [Heading(3, claim.title), Paragraph(claim.text)]
             parts += [Bullets(tuple(each.text for each in claim.sums))] if claim.sums else []
