@@ -33,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the catalogue and this machine; with --calibrate measures first."""
+    """Prints the catalogue and this machine; with --calibrate measures first. Exit code 0."""
     for flag, value in (("--device", arguments.device), ("--seconds", arguments.seconds)):
         if value is not None and not arguments.calibrate:
             raise UserError(f"{flag} {value} says how --calibrate measures; add --calibrate, or leave {flag} out")

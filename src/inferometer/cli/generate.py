@@ -69,7 +69,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Streams the continuations, or prints them as JSON."""
+    """Streams the continuations, or prints them as JSON; with --input runs a batch job. Exit code 0."""
     params = sampling_params(
         arguments,
         max_new_tokens=arguments.max_new_tokens,

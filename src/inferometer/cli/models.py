@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Lists, or fetches and prints where the model is."""
+    """Lists, or fetches and prints where the model is. Exit code 0."""
     if arguments.action == "fetch":
         if arguments.name is None:
             raise UserError(f"models fetch needs a NAME: {' or '.join(EMBEDDED)}")

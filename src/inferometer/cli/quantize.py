@@ -34,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Writes the folder and says where it is."""
+    """Writes the folder and says where it is. Exit code 0."""
     form = weight_format(arguments.quantize, "float32")
     if form.name not in (*ROUNDED_FORMATS, *KEPT_HEAD_FORMATS):
         raise UserError(f"--quantize {arguments.quantize} cannot be written; use one of {', '.join(ROUNDED_FORMATS)}")

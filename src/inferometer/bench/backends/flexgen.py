@@ -115,7 +115,7 @@ class FlexGenBackend:
         gate.step()
 
     def decode(self) -> None:
-        """One more token for all groups."""
+        """One more token for all groups. Raises RuntimeError without a prefill before it."""
         if self._gate is None:
             raise RuntimeError("decode needs a prefill before it")
         self._gate.step()
@@ -131,7 +131,10 @@ class FlexGenBackend:
         return None
 
     def finish(self) -> Sequence[Sequence[int]]:
-        """The tokens of the batch, which ends; one that is not complete is dropped where it stands."""
+        """The tokens of the batch, which ends; one that is not complete is dropped where it stands.
+
+        Raises RuntimeError without a prefill before it.
+        """
         if self._gate is None:
             raise RuntimeError("finish needs a prefill before it")
         tokens: list[list[int]] = self._model.output_ids[:, self._prompt :].tolist()
@@ -148,7 +151,7 @@ class FlexGenBackend:
             self._model_of(*self._sizes, anew=True)
 
     def forward(self, prompts: Prompts, *, loss: bool) -> float | None:
-        """Not asked for: the entry refuses it."""
+        """Not asked for, as the entry refuses it. Raises NotImplementedError."""
         raise NotImplementedError("the package generates, and has no forward alone")
 
     def logits(self, prompts: Prompts, *, last_only: bool) -> Tensor:

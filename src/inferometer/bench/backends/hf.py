@@ -92,7 +92,7 @@ class HFBackend:
 
     @torch.inference_mode()
     def decode(self) -> None:
-        """One token for every row, through the cache."""
+        """One token for every row, through the cache. Raises RuntimeError without a prefill before it."""
         if self._batch is None:
             raise RuntimeError("decode needs a prefill before it")
         self._batch.step()
@@ -111,7 +111,7 @@ class HFBackend:
 
     @torch.inference_mode()
     def again(self) -> None:
-        """Forgets the newest token, and feeds the one before it once more."""
+        """Forgets the newest token, and feeds the one before it once more. Raises RuntimeError where no step has run."""
         if self._batch is None:
             raise RuntimeError("a step can be run again once it has run")
         self._back(self._batch)
@@ -122,7 +122,7 @@ class HFBackend:
         return None
 
     def finish(self) -> Sequence[Sequence[int]]:
-        """The tokens of the batch, which ends."""
+        """The tokens of the batch, which ends. Raises RuntimeError without a prefill before it."""
         if self._batch is None:
             raise RuntimeError("finish needs a prefill before it")
         tokens: list[list[int]] = torch.cat(self._batch.tokens, 1).tolist()

@@ -75,7 +75,8 @@ def timed_sums(ranks: Ranks, name: str) -> dict[int, float]:
 class Timed(Protocol):
     """What both kinds of ranks offer to whoever times them."""
 
-    def minimum(self, number: int) -> int: ...
+    def minimum(self, number: int) -> int:
+        """The least of what all ranks give."""
 
 
 def _recorded_s(collective: GpuCollective, nbytes: int) -> float:
@@ -108,6 +109,7 @@ def _slowest(collective: Timed, seconds: float) -> float:
 
 
 def main(arguments: Sequence[str]) -> int:
+    """Prints seconds by bytes, as JSON, of sums over so many ranks. arguments: the first device, the number of ranks."""
     name, count = str(resolve_device(arguments[0])), int(arguments[1])
     ranks = start(count)
     try:

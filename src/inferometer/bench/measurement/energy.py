@@ -43,6 +43,7 @@ class _Repeated:
 
     @property
     def each(self) -> float | None:
+        """Joules of one repeat; None where the counter told none."""
         return None if self.joules is None else self.joules / self.repeats
 
 

@@ -8,9 +8,11 @@ from typing import Protocol
 class Progress(Protocol):
     """Told how many runs are to come and when each has ended."""
 
-    def start(self, total: int) -> None: ...
+    def start(self, total: int) -> None:
+        """So many runs are to come."""
 
-    def advance(self, count: int = 1) -> None: ...
+    def advance(self, count: int = 1) -> None:
+        """So many have ended."""
 
 
 class Silent:

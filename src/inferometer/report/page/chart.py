@@ -273,7 +273,10 @@ def scale(label: str, values: Iterable[float], *, log: bool | None = None) -> Ax
 
 
 def steps(label: str, values: Iterable[float]) -> Axis:
-    """An axis for settings such as batch sizes, which are mostly powers of two: logarithmic, with a little room at its ends."""
+    """An axis for settings such as batch sizes, which are mostly powers of two: logarithmic, with a little room at its ends.
+
+    Raises ValueError for none.
+    """
     known = sorted(set(values))
     if not known:
         raise ValueError("an axis needs a value to span")

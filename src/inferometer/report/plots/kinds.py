@@ -37,7 +37,10 @@ class Series:
 
 
 def error_scatter(reports: Sequence[Report]) -> str:
-    """Predicted over measured, a line of dots a regime: filled where held out, hollow where fitted or shown apart; the band is the gate."""
+    """Predicted over measured, a line of dots a regime: filled where held out, hollow where fitted or shown apart; the band is the gate.
+
+    Raises ValueError where nothing has a prediction.
+    """
     shown = [report for report in reports if any(OURS in each.predictions for each in report.scored)]
     if not shown:
         raise ValueError("there is no prediction to draw")
