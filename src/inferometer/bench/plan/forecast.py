@@ -28,9 +28,9 @@ _LOAD_BYTES_S: Final = 100e6
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
     """Unknown is None. run_s: one run. seconds: all runs, warm-ups and the check. peak_bytes: on one device, with what a process takes
-    outside its tensors. least_bytes: what no implementation can do without, weights and the cache of sequences that must be together;
-    largest_batch: the most sequences of such
-    lengths that are expected to fit into the whole device. capacity_bytes: what there is, or is allowed.
+    outside its tensors. least_bytes: what no implementation can do without, weights and the cache of sequences that must be together.
+    weight_bytes: those that a process loads, on one device. largest_batch: the most sequences of such lengths that are expected to fit
+    into the whole device. capacity_bytes: what there is, or is allowed.
     """
 
     run_s: float | None = None
