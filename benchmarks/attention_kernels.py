@@ -97,6 +97,12 @@ CASES: tuple[Decode | Prefill, ...] = (
     Decode("decode 1 row of 512", 16, 16, 128, (512,)),
     Decode("decode 1 row of 2048", 32, 32, 64, (2048,)),
     Decode("decode llama-8b 1 row of 8192", 32, 8, 128, (8192,)),
+    Decode("decode few: doc004 1 row of 544", 16, 16, 128, (544,)),
+    Decode("decode few: bloomz-7b1 1 row of 1032", 32, 32, 128, (1032,)),
+    Decode("decode few: bloomz-7b1 4 rows of 1032", 32, 32, 128, (1032,) * 4),
+    Decode("decode few: half of bloomz-7b1 4 rows of 1032", 16, 16, 128, (1032,) * 4),
+    Decode("decode few: llama-8b 1 row of 544", 32, 8, 128, (544,)),
+    Decode("decode few: llama-8b 1 row of 1856", 32, 8, 128, (1856,)),
     Prefill("prefill 16 x 1024, heads of 64", 32, 32, 64, ((1024, 1024),) * 16),
     Prefill("prefill 16 x 1024, heads of 128", 32, 32, 128, ((1024, 1024),) * 16),
     Prefill("prefill 4 x 512 behind 1024", 32, 32, 128, ((512, 1536),) * 4),
@@ -115,7 +121,10 @@ GROUPED_SWEEP = tuple(
     Tiles(*sizes, queries=64)
     for sizes in ((64, 4, 2), (64, 4, 3), (64, 4, 4), (32, 4, 3), (32, 4, 4), (64, 8, 3), (128, 8, 2), (32, 2, 3), (16, 2, 3), (16, 4, 3))
 )
-CUT_SWEEP = tuple(Cut(parts, least) for parts, least in ((1, 2048), (2, 128), (4, 128), (8, 128), (16, 128), (32, 128)))
+CUT_SWEEP = tuple(
+    Cut(parts, least)
+    for parts, least in ((1, 2048), (2, 128), (4, 128), (8, 128), (16, 128), (32, 128), (8, 64), (16, 64), (32, 64), (16, 32), (32, 32))
+)
 PREFILL_SWEEP = {
     64: tuple(Tiles(*sizes) for sizes in ((64, 8, 2, 128), (64, 8, 3, 128), (64, 4, 3, 128), (128, 8, 2, 128), (64, 4, 2, 64))),
     128: tuple(Tiles(*sizes) for sizes in ((64, 8, 2, 128), (64, 8, 3, 128), (128, 8, 2, 128), (64, 4, 2, 64), (32, 8, 3, 128))),
@@ -248,7 +257,7 @@ def choices(case: Decode | Prefill, options: argparse.Namespace) -> tuple[Choice
         tilings = ALONE_SWEEP if case.heads == case.kv_heads else GROUPED_SWEEP
         cuts = CUT_SWEEP if len(case.contexts) <= 16 else CUT_SWEEP[:3]
         others = [Choice(tiles, chosen.cut) for tiles in tilings]
-        others += [Choice(chosen.tiles, other) for other in cuts if other.parts * FEW <= max(case.contexts)]
+        others += [Choice(chosen.tiles, other) for other in cuts if other.parts == 1 or other.parts * other.least <= max(case.contexts)]
     return tuple(dict.fromkeys((chosen, *others)))
 
 

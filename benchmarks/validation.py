@@ -42,6 +42,14 @@ PAGE = ROOT / "benchmarks" / "VALIDATION.md"
 GIB = 1 << 30
 
 STACKS = {"native": ("native", "own-time", "own-memory"), "hf": ("hf-eager", "own-hf-time", "own-hf-memory")}
+STUDIED = {
+    "native": ("native", "own-studies-prompts", "own-studies-exposed"),
+    "hf": ("hf-eager", "own-studies-hf", "own-studies-hf-exposed"),
+    "deepspeed": ("deepspeed", "own-studies-deepspeed", "own-studies-deepspeed-exposed"),
+}
+"""Of backends, the stack, and the regimes of times that the device decides and of those in which the host has a say."""
+DECODE = {"native": "own-studies-decode"}
+"""Where decode steps have one of their own."""
 OUTDATED = ("foundation-h100",)
 """Files whose native rows are of an engine before its kernels."""
 KERNEL_STEPS = 40
@@ -59,8 +67,8 @@ HEAD = """\
 source = "benchmarks/results"
 """
 STUDIES_HEAD = """\
-# What this product's own studies measured, the median of each case's. They inform and gate nothing, and tell how far the native stack's
-# estimates are off. Written by `python benchmarks/validation.py` from results/.
+# What this product's own studies measured, the median of each case's. They inform and gate nothing, and tell how far the estimates of the
+# stacks that ran are off. Written by `python benchmarks/validation.py` from results/.
 source = "results"
 """
 
@@ -72,7 +80,8 @@ def own_rows(folder: Path) -> str:
     tables: dict[str, list[str]] = {}
     for stem, record in kept:
         for regime, mode, figure in figures(record):
-            head = heading(stem, record, regime, counted=record.backend != "native" or stem not in OUTDATED)
+            counted = record.backend != "native" or stem not in OUTDATED
+            head = heading(stem, record, regime, stack=STACKS[record.backend][0], counted=counted)
             new = {"generate": record.decode_length, "decode": record.steps}.get(mode) or 0
             columns = (record.case_id, record.model, record.dtype, mode, record.batch_size, record.sequence_length, new, figure)
             tables.setdefault(head, []).append(f"    {json.dumps(columns)},\n")
@@ -82,33 +91,35 @@ def own_rows(folder: Path) -> str:
 
 
 def study_rows(folder: Path) -> str:
-    """rows/studies.toml: times that the studies measured of the native backend, of cards with a calibration."""
+    """rows/studies.toml: times that the studies measured, of cards with a calibration."""
     tables: dict[str, dict[str, str]] = {}
     for file in sorted(folder.glob("*/records.jsonl")):
         for record in read_records(file):
-            if record.status != "ok" or record.backend != "native" or record.device not in CALIBRATED or record.admission is not None:
+            if record.status != "ok" or record.backend not in STUDIED or record.device not in CALIBRATED or record.admission is not None:
                 continue
-            for regime, mode, figure in figures(record):
-                if load_regimes()[regime].quantity == "time_ms":
-                    head, row_id, columns = study_row(file.parent.name, record, mode, figure)
-                    tables.setdefault(head, {})[row_id] = f"    {json.dumps(columns)},\n"
+            for mode, figure in times(record):
+                head, row_id, columns = study_row(file.parent.name, record, mode, figure)
+                tables.setdefault(head, {})[row_id] = f"    {json.dumps(columns)},\n"
     return "\n".join([STUDIES_HEAD, *(f"{head}rows = [\n{''.join(rows.values())}]\n" for head, rows in tables.items())])
 
 
 def study_row(study: str, record: Record, mode: str, figure: float) -> tuple[str, str, tuple[Any, ...]]:
     """(a table's head, what tells rows apart, a row)."""
-    settings = [study, *([record.quantize] if record.quantize else []), *([f"tp{record.gpus}"] if record.gpus > 1 else [])]
+    stack, decided, exposed = STUDIED[record.backend]
+    settings = [study, *([record.backend] if record.backend != "native" else []), *([record.quantize] if record.quantize else [])]
+    stem = "-".join([*settings, *([f"tp{record.gpus}"] if record.gpus > 1 else [])])
     new = record.steps if mode == "decode" else 0
     columns = (record.case_id, record.model, record.dtype, mode, record.batch_size, record.sequence_length, new or 0, figure)
-    regime = "own-studies-decode" if mode == "decode" else "own-studies-exposed" if exposed(record) else "own-studies-prompts"
-    stem = "-".join(settings)
-    return heading(stem, record, regime, counted=True, calibration=CALIBRATED[str(record.device)]), f"{stem} {columns[1:-1]}", columns
+    own = DECODE.get(record.backend) if mode == "decode" else None
+    regime = own or (exposed if host_has_a_say(record, mode) else decided)
+    head = heading(stem, record, regime, stack=stack, counted=True, calibration=CALIBRATED[str(record.device)])
+    return head, f"{stem} {columns[1:-1]}", columns
 
 
-def exposed(record: Record) -> bool:
-    """Whether the host is expected to have a say in its prompts or forward."""
+def host_has_a_say(record: Record, mode: str) -> bool:
+    """Whether it is expected to, in its decode steps or what comes before."""
     found = estimate_of(record, load_calibration(CALIBRATED[str(record.device)]))
-    return next(each.cost.exposed for phase, each in found.phases.items() if phase != "decode_token_ms")
+    return next(each.cost.exposed for phase, each in found.phases.items() if (phase == "decode_token_ms") == (mode == "decode"))
 
 
 def kernel_rows(file: Path) -> Iterator[tuple[str, tuple[Any, ...]]]:
@@ -129,22 +140,28 @@ def kernel_rows(file: Path) -> Iterator[tuple[str, tuple[Any, ...]]]:
 
 def figures(record: Record) -> Iterator[tuple[str, str, float]]:
     """(regime, mode, value) of what a record measured."""
-    _, times, memory = STACKS[record.backend]
-    for mode, summary in (("forward", record.forward_ms), ("prefill", record.prefill_ms), ("decode", record.decode_token_ms)):
-        if summary is not None:
-            yield times, mode, round(summary.p50, 4)
+    _, regime, memory = STACKS[record.backend]
+    for mode, ms in times(record):
+        yield regime, mode, ms
     if record.peak_memory_bytes.allocated is not None:
         yield memory, "forward" if record.forward_only else "generate", round(record.peak_memory_bytes.allocated / GIB, 5)
 
 
-def heading(stem: str, record: Record, regime: str, *, counted: bool, calibration: str | None = None) -> str:
+def times(record: Record) -> Iterator[tuple[str, float]]:
+    """(mode, milliseconds), the median."""
+    for mode, summary in (("forward", record.forward_ms), ("prefill", record.prefill_ms), ("decode", record.decode_token_ms)):
+        if summary is not None:
+            yield mode, round(summary.p50, 4)
+
+
+def heading(stem: str, record: Record, regime: str, *, stack: str, counted: bool, calibration: str | None = None) -> str:
     """A table's own values: what all its rows share. calibration: the file's own if that is None."""
     fields: dict[str, Any] = {
         "regime": regime,
         "id": stem + "-{model}-{dtype}-b{batch}-{prompt_tokens}+{new_tokens}-{mode}",
         "date": record.started_at[:10],
         "revision": f"{record.stack_version}, {record.started_at[:10]}",
-        "stack": STACKS[record.backend][0],
+        "stack": stack,
         "device": record.device,
         "quantity": load_regimes()[regime].quantity,
     }

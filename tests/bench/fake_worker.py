@@ -12,6 +12,7 @@ from inferometer.bench.backends.request import BenchRequest
 from inferometer.bench.conduct.worker_process import Answer, WorkerEndedError
 from inferometer.bench.machine.place import Place
 from inferometer.bench.plan.plan import Planned, plan
+from inferometer.bench.plan.question import Question, questions
 from inferometer.bench.records.case import Case
 from inferometer.bench.records.record import Record, Throughput, throughput, work
 from inferometer.bench.records.statistics import Summary
@@ -32,6 +33,30 @@ def place(device: str = "cuda", memory_bytes: int | None = 24 * GIB) -> Place:
         return Place(torch_name="cpu", slug="cpu", name="c", spec=CPU, count=1, memory_bytes=GIB, multiplies=("float32",))
     spec = replace(find_device("l4"), memory_bytes=memory_bytes or GIB, visible_memory_bytes=None)
     return Place(torch_name="cuda:0", slug="l4", name="x", spec=spec, count=1, memory_bytes=memory_bytes, multiplies=("float32", "float16"))
+
+
+HERE = place()
+"""That card."""
+
+
+def asked(more: str = "", where: Place = HERE, *, columns: str = '[[part.columns]]\nname = "one"\nbackend = "native"\n') -> list[Question]:
+    """What a study of one part asks there.
+
+    more: settings of all its cases.
+    """
+    text = f"""
+title = "t"
+[fixed]
+model = "opt-1.3b"
+weights = "dummy"
+dtype = "fp16"
+batch_size = 4
+{more}
+[[part]]
+name = "p"
+{columns}
+"""
+    return questions(read_study(text, "mine", "mine.toml").study(), lambda device: where)
 
 
 @cache

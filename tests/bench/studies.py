@@ -1,6 +1,8 @@
-"""Small studies as text."""
+"""Small studies as text, and read."""
 
 from __future__ import annotations
+
+from inferometer.bench.study.file import StudyFile, read_study
 
 STUDY = """\
 title = "Two stacks"
@@ -63,3 +65,8 @@ name = "p"
 batch_size = {batches}
 {columns}
 """
+
+
+def study_file(text: str = STUDY) -> StudyFile:
+    """As it is read."""
+    return read_study(text, "mine", "mine.toml")

@@ -68,5 +68,20 @@ def test_of_a_card_without_rows_it_is_said_in_words_that_the_interval_is_wider()
 
 
 def test_a_stack_without_such_rows_has_one_interval() -> None:
-    found = estimate("opt-1.3b", "a100-sxm-80gb", batch_size=4, sequence_length=512, decode_length=32, stack="hf-eager", calibration=None)
+    found = estimate(
+        "opt-1.3b", "a100-sxm-80gb", batch_size=4, sequence_length=512, decode_length=32, stack="fastertransformer", calibration=None
+    )
     assert found.times["prefill_ms"] == found.times["decode_token_ms"]
+
+
+@pytest.mark.parametrize(("stack", "regime"), [("hf-eager", "own-studies-hf"), ("deepspeed", "own-studies-deepspeed")])
+def test_where_a_host_launches_kernel_by_kernel_its_say_widens_the_interval(stack: str, regime: str) -> None:
+    def decode(batch: int) -> Factors:
+        return estimate("gpt2-xl", "h200", batch_size=batch, sequence_length=512, decode_length=32, stack=stack, calibration=None).times[
+            "decode_token_ms"
+        ]
+
+    waits, runs = decode(1), decode(1024)
+    assert waits.source.endswith(f"rows of regime {regime}-exposed")
+    assert runs.source.endswith(f"rows of regime {regime}")
+    assert waits.high / waits.low > runs.high / runs.low

@@ -7,6 +7,7 @@ import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from shlex import quote
 
 import pytest
 
@@ -50,7 +51,7 @@ def compiler(folder: Path, script: str) -> str:
 def test_it_is_compiled_once_which_is_said(
     built: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("CXX", compiler(tmp_path, f'echo >> {tmp_path}/runs; {COPIES} {built} "$2"'))
+    monkeypatch.setenv("CXX", quote(compiler(tmp_path, f'echo >> "{tmp_path}/runs"; {COPIES} "{built}" "$2"')))
     for said in SAID, "":
         library = cpu_library()
         assert library is not None
@@ -73,10 +74,10 @@ def load(path: Path, environment: dict[str, str]) -> None:
 @pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
 def test_of_several_processes_one_compiles_and_says_so(built: Path, home: Path, tmp_path: Path) -> None:
     """The others wait: the compiler takes longer than all of them need to come to it, as each says before by a file of its own."""
-    there = " && ".join(f"[ -e {tmp_path}/{name} ]" for name in "abc")
+    there = " && ".join(f'[ -e "{tmp_path}/{name}" ]' for name in "abc")
     wait = f"until {there}; do sleep 0.05; done; sleep 0.2"
-    command = compiler(tmp_path, f'echo >> {tmp_path}/runs; {wait}; {COPIES} {built} "$2"')
-    apart, environment = forked.context(), {**os.environ, "CXX": command}
+    command = compiler(tmp_path, f'echo >> "{tmp_path}/runs"; {wait}; {COPIES} "{built}" "$2"')
+    apart, environment = forked.context(), {**os.environ, "CXX": quote(command)}
     processes = [apart.Process(target=load, args=(tmp_path / name, environment)) for name in "abc"]
     for process in processes:
         process.start()
@@ -90,8 +91,8 @@ def test_of_several_processes_one_compiles_and_says_so(built: Path, home: Path, 
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
 def test_a_damaged_one_is_compiled_again(built: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    command = compiler(tmp_path, f'{COPIES} {built} "$2"')
-    monkeypatch.setenv("CXX", command)
+    command = compiler(tmp_path, f'{COPIES} "{built}" "$2"')
+    monkeypatch.setenv("CXX", quote(command))
     path = module._path([command])
     path.parent.mkdir(parents=True)
     path.write_text("damaged")
@@ -116,7 +117,7 @@ def test_without_a_compiler_that_works_there_is_none_and_it_is_named(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], script: str
 ) -> None:
     command = compiler(tmp_path, script)
-    monkeypatch.setenv("CXX", command)
+    monkeypatch.setenv("CXX", quote(command))
     assert cpu_library() is None
     why = f"inferometer: warning: {command} could not compile them; torch's own operations do their work, slower\n"
     assert capfd.readouterr() == ("", SAID + why)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -12,6 +13,7 @@ import traceback
 from collections.abc import Mapping
 from io import TextIOWrapper
 from multiprocessing.connection import Connection
+from typing import Any
 
 import torch
 
@@ -72,14 +74,15 @@ def _serve(arguments: list[str], environment: dict[str, str], errors: Connection
         os.dup2(nowhere.fileno(), 0)
         os.dup2(nowhere.fileno(), 1)
     life.Child = _ForkedChild
-    sys.exit(main(["serve", *arguments]))
+    code = main(["serve", *arguments])
+    logging.shutdown()  # as an interpreter ends
+    sys.exit(code)
 
 
 class _ForkedChild(Child):
     """The engine's process, forked from the server's: its packages are there, as nothing of them is used by then."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        self.end, other = socket.socketpair()
+    def start(self, other: socket.socket, errors: int, environment: Mapping[str, str]) -> Any:
         parent = os.getpid()
         child = os.fork()
         if child == 0:
@@ -87,6 +90,8 @@ class _ForkedChild(Child):
             try:
                 os.environ.update(environment)
                 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+                os.dup2(errors, 2)
+                sys.stderr = sys.__stderr__
                 channel = other.detach()
                 os.closerange(3, channel)
                 os.closerange(channel + 1, os.sysconf("SC_OPEN_MAX"))
@@ -95,8 +100,7 @@ class _ForkedChild(Child):
                 traceback.print_exc()
             finally:
                 os._exit(code)
-        other.close()
-        self.process = _Forked(child)
+        return _Forked(child)
 
 
 class _Forked:

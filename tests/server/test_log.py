@@ -12,10 +12,12 @@ import socket
 import subprocess
 import sys
 import termios
+from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
 
-from running_server import LIMITS, SOURCE, until
+import pytest
+from running_server import LIMITS, SOURCE, START_SECONDS, RunningServer, until
 
 from inferometer.server.log import JsonFormatter, PatientHandler
 
@@ -54,17 +56,36 @@ def numbered(text: bytes) -> list[int]:
     return [int(number) for number in re.findall(rb"(?m)^(\d+) x+$", text)]
 
 
-def test_a_full_pipe_stops_no_request(models: dict[str, Path]) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    flags = ["--model-id", str(models["llama"]), "--weights", "dummy", "--dtype", "float32", "--device", "cpu", *LIMITS]
-    command = [sys.executable, "-m", "inferometer", "serve", "--hostname", "127.0.0.1", "--port", str(port), *flags]
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A port that a server may have, and nobody else meanwhile: it is bound, and whoever shares it has to say so as a server does."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
+@pytest.fixture
+def full() -> Iterator[int]:
+    """A pipe that takes nothing and that nobody reads."""
+    reading, writing = os.pipe()
+    os.write(writing, bytes(fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)))
+    yield writing
+    os.close(reading)
+    os.close(writing)
+
+
+@pytest.fixture
+def talking(tmp_path: Path) -> dict[str, str]:
+    """What makes an engine say that it compiles kernels, and that it cannot."""
+    return {"INFEROMETER_HOME": str(tmp_path), "CXX": "false"}
+
+
+def test_a_full_pipe_stops_no_request(models: dict[str, Path], port: int) -> None:
     # A pipe of one page is full after some 60 lines.
-    with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, pipesize=4096) as process:
+    with subprocess.Popen(command(models, "--port", str(port)), stderr=subprocess.PIPE, env=environment({}), pipesize=4096) as process:
         try:
-            until(lambda: listens(port), 120)
+            wait_for_start(process, port)
             connection = HTTPConnection("127.0.0.1", port, timeout=30)
             for _ in range(200):  # some 14 KB of log
                 connection.request("POST", "/generate", b"{", {"Content-Type": "application/json"})
@@ -78,6 +99,51 @@ def test_a_full_pipe_stops_no_request(models: dict[str, Path]) -> None:
             assert process.wait(30) == 0
         finally:
             process.kill()
+
+
+def test_a_pipe_that_is_full_from_the_start_stops_no_start(models: dict[str, Path], port: int, full: int, talking: dict[str, str]) -> None:
+    with subprocess.Popen(command(models, "--port", str(port)), stderr=full, env=environment(talking)) as process:
+        try:
+            wait_for_start(process, port)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+
+
+def test_a_full_pipe_keeps_no_failure_from_ending(models: dict[str, Path], full: int) -> None:
+    with subprocess.Popen(command(models, "--port", "0", "--quantize", "int99"), stderr=full, env=environment({})) as process:
+        try:
+            assert process.wait(START_SECONDS) == 2
+        finally:
+            process.kill()
+
+
+def test_what_the_engine_prints_is_in_the_log(models: dict[str, Path], talking: dict[str, str]) -> None:
+    with RunningServer(*flags(models), environment=talking) as server:
+        lines = [line for line in server.log.splitlines() if line.startswith("inferometer: ")]
+    assert [line.partition(";")[0] for line in lines] == [
+        "inferometer: compiling kernels for this CPU, once (some 20 s)",
+        "inferometer: warning: false could not compile them",
+    ]
+
+
+def flags(models: dict[str, Path]) -> tuple[str, ...]:
+    return ("--model-id", str(models["llama"]), "--weights", "dummy", "--dtype", "float32", "--device", "cpu", *LIMITS)
+
+
+def command(models: dict[str, Path], *more: str) -> list[str]:
+    return [sys.executable, "-m", "inferometer", "serve", "--hostname", "127.0.0.1", *flags(models), *more]
+
+
+def environment(more: dict[str, str]) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", **more}
+
+
+def wait_for_start(process: subprocess.Popen[bytes], port: int) -> None:
+    """Returns once it listens; fails at once where it has ended."""
+    until(lambda: process.poll() is not None or listens(port), START_SECONDS)
+    assert process.poll() is None
 
 
 def unread(pipe: int) -> int:

@@ -15,35 +15,16 @@ from typing import Any
 
 import grpc
 import pytest
-from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 from running_server import LIMITS, RunningServer, dummy, until
+from scraped import Difference, scrape
+from span_collector import SpanCollector
 from test_permits_over_http import Frozen, ask
 
 CANARY = "canary-7f3e9d"
 SHORT = {"inputs": f"{CANARY} a short one", "parameters": {"max_new_tokens": 3}}
 LONG = {"inputs": f"{CANARY} a long one", "parameters": {"max_new_tokens": 400}}
-
-
-class SpanCollector(trace_service_pb2_grpc.TraceServiceServicer):  # type: ignore[misc]
-    """An OTLP collector that keeps what it gets."""
-
-    def __init__(self) -> None:
-        self.requests: list[Any] = []
-
-    def Export(self, request: Any, context: Any) -> Any:  # noqa: N802  (the protocol's name)
-        self.requests.append(request)
-        return trace_service_pb2.ExportTraceServiceResponse()
-
-    @property
-    def spans(self) -> list[Any]:
-        return [
-            span
-            for request in self.requests
-            for resource in request.resource_spans
-            for scope in resource.scope_spans
-            for span in scope.spans
-        ]
 
 
 @pytest.fixture(scope="module")
@@ -70,33 +51,6 @@ def watched(models: dict[str, Path], collected: tuple[SpanCollector, int]) -> It
 def dummy_with(folder: Path, environment: dict[str, str], *more: str) -> RunningServer:
     fixed = ("--model-id", str(folder), "--weights", "dummy", "--dtype", "float32", "--device", "cpu")
     return RunningServer(*fixed, *more, environment=environment)
-
-
-def scrape(server: RunningServer) -> dict[str, float]:
-    """Every sample by its name and labels as they are written."""
-    answer = server.get("/metrics")
-    assert answer.status == 200
-    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-    lines = [line for line in answer.body.decode().splitlines() if not line.startswith("#")]
-    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
-
-
-class Difference:
-    """What two scrapes of a server differ by."""
-
-    def __init__(self, server: RunningServer) -> None:
-        self._server = server
-        self._before = scrape(server)
-        self.after = self._before
-
-    def __call__(self, name: str) -> float:
-        return self.after[name] - self._before.get(name, 0)
-
-    def look(self) -> None:
-        self.after = scrape(self._server)
-
-    def total(self, prefix: str) -> float:
-        return sum(self(name) for name in self.after if name.startswith(prefix))
 
 
 def leave(connections: list[HTTPConnection]) -> None:

@@ -66,7 +66,7 @@ def test_a_damaged_vocabulary_loads_or_is_refused_in_a_line(tmp_path_factory: py
     for _ in range(data.draw(st.integers(1, 3))):
         key = data.draw(st.sampled_from([*fields, "add_bos_token", "add_eos_token", "unknown_token_id", "chat_template"]))
         value = fields.get(key)
-        if isinstance(value, list) and data.draw(st.booleans()):
+        if isinstance(value, list) and value and data.draw(st.booleans()):
             at = data.draw(st.integers(0, len(value) - 1))
             put = data.draw(st.sampled_from([[], [value[at]] * 2, [value[0]], ["", "a b"] if isinstance(value[0], str) else [value[-1]]]))
             fields[key] = [*value[:at], *put, *value[at + 1 :]]

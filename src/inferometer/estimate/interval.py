@@ -17,16 +17,20 @@ _TIMES = {
     "torch-eager-forward": "001-runtime-1gpu",
     "tgi": "002",
     "eet": "003",
-    "hf-eager": "004",
-    "deepspeed": "004",
+    "hf-eager": "own-studies-hf",
+    "deepspeed": "own-studies-deepspeed",
     "flexgen": "000-latency",
     "fastertransformer": "fastertransformer",
     "vllm": "mlenergy-itl",
     "native": "own-studies-prompts",
 }
 _DECODE = {"native": "own-studies-decode"}
-_EXPOSED = {"native": "own-studies-exposed"}
-"""Of decode steps, and of others in which the host has a say (`Cost.exposed`), where they have a regime of their own."""
+_EXPOSED = {
+    "native": "own-studies-exposed",
+    "hf-eager": "own-studies-hf-exposed",
+    "deepspeed": "own-studies-deepspeed-exposed",
+}
+"""Of decode steps, and of all others in which the host has a say (`Cost.exposed`), where they have a regime of their own."""
 _ENERGY = "mlenergy"
 # Factors where no regime tells: on measured limits what is left is the stack's overhead; a datasheet adds what the shapes of its products
 # do; an assumed processor may be another.
@@ -76,16 +80,17 @@ def together(parts: Sequence[tuple[float, Factors]]) -> Factors:
 
 def time_factors(request: Request, basis: LimitsBasis, *, decodes: bool, exposed: bool) -> Factors:
     """For times of this request, of its decode steps or of what comes before. exposed: see `Cost.exposed`."""
-    regime = _TIMES.get(request.stack.name)
-    if decodes or exposed:
-        regime = (_DECODE if decodes else _EXPOSED).get(request.stack.name, regime)
+    stack = request.stack.name
+    regime = _EXPOSED.get(stack, _TIMES.get(stack)) if exposed else _TIMES.get(stack)
+    if decodes:
+        regime = _DECODE.get(stack, regime)
     if request.layout.parallel == "mlp-tensor" and request.layout.devices > 1:
         regime = "001-runtime-8gpu"
     found = _held_out(regime, request.device.slug) if regime is not None and basis != "assumed" else None
     if found is not None:
         return found
     low, high = _UNKNOWN[basis]
-    return Factors(low, high, f"judged, no held-out rows of {request.stack.name} telling")
+    return Factors(low, high, f"judged, no held-out rows of {stack} telling")
 
 
 def energy_factors(request: Request, basis: LimitsBasis, times: Factors) -> Factors:

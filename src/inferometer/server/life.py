@@ -31,7 +31,7 @@ def serve(settings: ServerSettings) -> int:
     Raises UserError for whatever keeps it from starting, StartError where the engine failed for another reason, LostError where a model
     of several shards has lost one, ModuleNotFoundError without a package that it needs.
     """
-    set_up_logging(as_json=settings.json_output)
+    log = set_up_logging(as_json=settings.json_output)
     _look_for_packages()
     listener = _bind(settings)
     with listener:
@@ -50,7 +50,7 @@ def serve(settings: ServerSettings) -> int:
             from inferometer.server.traces import make_tracer
 
             tracer = make_tracer(settings.otlp_endpoint, model.name)
-        child = Child({})
+        child = Child({}, log.write)
         try:
             child.begin(Begin(settings))
             # Only now, while the engine loads: these imports take a second.

@@ -1,7 +1,8 @@
-"""Log lines on standard error, as text or JSON. No line holds text that a client sent, and no request waits for one to be read."""
+"""Log lines on standard error, as text or JSON. No line holds text that a client sent; no start and no request waits for one to be read."""
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -11,7 +12,7 @@ import time
 from contextlib import suppress
 from datetime import UTC, datetime
 from queue import Empty, Full, Queue
-from typing import Final
+from typing import Any, Final, TextIO
 
 KEPT_LINES: Final = 10_000
 """So many lines wait for whoever reads them; more are lost."""
@@ -53,11 +54,16 @@ class PatientHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Queues the line."""
         try:
-            self._lines.put_nowait((self.format(record) + "\n").encode("utf-8", "backslashreplace"))
-        except Full:
-            self.lost += 1
+            self.write((self.format(record) + "\n").encode("utf-8", "backslashreplace"))
         except Exception:  # noqa: BLE001  (as every handler does: a line that cannot be written is no reason to fail)
             self.handleError(record)
+
+    def write(self, line: bytes) -> None:
+        """Queues what is no record, as it is."""
+        try:
+            self._lines.put_nowait(line)
+        except Full:
+            self.lost += 1
 
     def flush(self) -> None:
         """Waits until all is written, FLUSH_SECONDS at most."""
@@ -84,8 +90,30 @@ class PatientHandler(logging.Handler):
                 self._lines.task_done()
 
 
-def set_up_logging(*, as_json: bool) -> None:
-    """Lets everything from here on be logged to standard error."""
+class _PatientFile(io.RawIOBase):
+    """A stream as a file, of which everything goes to the handler that writes to it. The stream stays open for as long."""
+
+    def __init__(self, stream: TextIO, handler: PatientHandler) -> None:
+        super().__init__()
+        self._stream = stream
+        self._handler = handler
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._handler.write(bytes(data))
+        return len(data)
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+
+def set_up_logging(*, as_json: bool) -> PatientHandler:
+    """Lets everything from here on be logged to standard error, which takes what is printed there in the same patient way."""
     handler = PatientHandler(sys.stderr.fileno())
     handler.setFormatter(JsonFormatter() if as_json else logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     root = logging.getLogger()
@@ -93,3 +121,5 @@ def set_up_logging(*, as_json: bool) -> None:
     root.setLevel(logging.INFO)
     for noisy in ("uvicorn.error", "uvicorn.access", "asyncio"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    sys.stderr = io.TextIOWrapper(_PatientFile(sys.stderr, handler), "utf-8", "backslashreplace", line_buffering=True)
+    return handler

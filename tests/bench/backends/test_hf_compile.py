@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,7 @@ def test_the_cache_is_the_batchs_and_goes_with_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(" " in tempfile.gettempdir(), reason="torch's compiler takes no folder with a space")
 def test_a_case_through_the_real_compiler(tmp_path: Path) -> None:
     asked = BenchRequest(
         model=str(tiny_model(tmp_path, "llama")), weights="dummy", dtype="float32", device="cpu", batch_sizes=(1, 2), runs=2,

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from conducted import SESSION, conduct, ends
 from fake_worker import GIB, Workshop, plans_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,34 +14,8 @@ from studies import study
 
 from inferometer.bench.conduct.conductor import BudgetSpentError, Conduct, Conductor
 from inferometer.bench.conduct.worker_process import WorkerEndedError
-from inferometer.bench.plan.plan import Planned
 from inferometer.bench.records.case import Case
 from inferometer.bench.records.record import Record
-from inferometer.bench.records.session import Session
-
-SESSION = Session(session="s", machine="m", revision="r")
-
-
-def conduct(
-    plans: list[Planned], shop: Workshop | None = None, *, later: list[Planned] | None = None, oomed: Any = (), **how: Any
-) -> tuple[list[Record], Workshop]:
-    shop = shop or Workshop()
-    records: list[Record] = []
-
-    def out_of_memory() -> set[Any]:
-        return {*oomed, *((record.part, record.column) for record in records if record.status == "oom")}
-
-    conductor = Conductor(SESSION, Conduct(**how), records.append, study="mine", oomed=out_of_memory, start=shop, clock=shop.clock)  # type: ignore[arg-type]
-    with conductor:
-        try:
-            conductor.run(plans, later=later or [])
-        finally:
-            shop.log.append(("done",))
-    return records, shop
-
-
-def ends(records: list[Record]) -> list[tuple[Any, ...]]:
-    return [(record.column, record.batch_size, record.status) for record in records]
 
 
 def test_every_case_has_a_record_that_says_where_it_is_from() -> None:
