@@ -119,12 +119,12 @@ def _document(found: Estimate) -> dict[str, Any]:
     return {**found.to_dict(), **({} if reason is None else {"verify": None}), "unmeasured": reason}
 
 
-def text(found: Estimate, fewer: Mapping[Phase, Estimate]) -> str:
+def text(found: Estimate, fewer: Mapping[Phase, Estimate] | None = None) -> str:
     """The estimate for a reader: each time beside its interval, its bound and what binds; memory by use; time by kind of op.
 
     fewer: of phases that are faster on fewer devices, what they take there.
     """
-    times = [*_times(found), *(_on_fewer(phase, each) for phase, each in fewer.items())]
+    times = [*_times(found), *(_on_fewer(phase, each) for phase, each in (fewer or {}).items())]
     return "\n".join([_title(found), "", *times, "", *_memory(found), "", *_kinds(found), "", *_basis(found)]) + "\n"
 
 
