@@ -224,3 +224,22 @@ def test_a_device_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         assert main(["estimate", "llama-2-7b", "--device", device, "--json"]) == 0
         times.append(json.loads(capsys.readouterr().out)["bound"]["decode_token_ms"])
     assert times[1] == pytest.approx(times[0] / 2, rel=0.02)
+
+
+def test_fewer_devices_that_are_faster_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """A bridge joins two H100s in PCIe slots; four talk through the host. What fewer have no memory for is none of their times."""
+
+    def asked(*flags: str, batch: int = 8) -> str:
+        assert main(["estimate", "--sequence-length", "1984", "--batch-size", str(batch), *flags]) == 0
+        return capsys.readouterr().out
+
+    bridged = asked("llama-3.1-8b", "--device", "h100-pcie", "--gpus", "2")
+    assert "faster on" not in bridged
+    prefill = next(line.split()[1] for line in bridged.splitlines() if line.startswith("prefill"))
+    through_host = asked("llama-3.1-8b", "--device", "h100-pcie", "--gpus", "4")
+    assert f"\nprefill is faster on 2 over NVLink 4: {prefill} ms\n" in through_host
+    assert "decode (token) is faster" not in through_host
+    assert "faster on" not in asked("llama-3.1-8b", "--device", "h100-sxm", "--gpus", "8", "--tensor-parallel", "8")
+    assert "prefill is faster on 2" in asked("llama-3.1-70b", "--device", "h100-pcie", "--gpus", "4")
+    assert "prefill is faster on" not in asked("llama-3.1-70b", "--device", "h100-pcie", "--gpus", "4", batch=64)
+    assert "\nprefill is faster on 1: " in asked("opt-125m", "--device", "rtx-4090", "--gpus", "4", "--link", "pcie4")

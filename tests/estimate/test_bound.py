@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from inferometer.estimate import estimate
 from inferometer.estimate.bound import bound, mean_bound, op_bound
 from inferometer.estimate.limits import limits, rank_link
 from inferometer.hardware.calibration import Calibration
@@ -172,3 +173,28 @@ def test_the_mean_of_bounds_weighs_what_binds_by_time() -> None:
     middle = mean_bound(steps)
     assert middle.ms == pytest.approx((steps[0].ms + steps[1].ms) / 2)
     assert sum(middle.shares.values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("shards", [2, 8])
+def test_devices_must_tell_each_other_of_logits_what_is_wanted_of_them(shards: int) -> None:
+    """By hand: a score and whose it is of each row, or two parts of a loss; whole logits where all are asked for."""
+    spec, formats = _spec("bloom-560m"), Formats(dtype="float16", shards=shards)
+    whole = -(-spec.vocabulary // shards) * 2
+    for step, rows, each in (
+        (decode([100] * 3), 3, 8),
+        (prefill(4, 16), 4, 8),
+        (forward(4, 16, loss=True), 64, 8),
+        (forward(4, 16), 64, whole),
+    ):
+        (sent,) = (op.collective_bytes for op in work(spec, step, formats) if op.name == "logits_all_gather")
+        assert sent == (shards - 1) * rows * each
+
+
+@pytest.mark.parametrize("stack", ["native", "vllm", "hf-eager"])
+@pytest.mark.parametrize("loss", [False, True])
+def test_a_forward_on_several_devices_is_not_faster_than_its_bound(stack: str, loss: bool) -> None:
+    found = estimate(
+        "bloom-560m", "a100-sxm-80gb", batch_size=16, sequence_length=512, tensor_parallel=8, forward_only=True, loss=loss, stack=stack
+    )
+    assert found.phases["forward_ms"].bound.ms < found.phases["forward_ms"].cost.ms
+    assert found.interval["forward_ms"][0] >= found.phases["forward_ms"].bound.ms

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,6 +28,7 @@ def test_of_a_sum_the_ends_are_the_sums_of_the_ends(parts: list[tuple[float, flo
 
 def test_sources_are_named_once() -> None:
     assert together([(1.0, Factors(1, 1, "a")), (2.0, Factors(1, 1, "b")), (3.0, Factors(1, 1, "a"))]).words == "a and b"
+    assert together([(1.0, Factors(1, 1, "a and b")), (2.0, Factors(1, 1, "b"))]).words == "a and b"
     both = together([(1.0, Factors(1, 1, "a", "old")), (2.0, Factors(1, 1, "b", "old"))])
     assert both.words == "a and b (old)"
     assert together([(1.0, Factors(1, 1, "a", "old")), (2.0, Factors(1, 1, "b"))]).words == "a (old) and b"
@@ -81,7 +84,21 @@ def test_where_a_host_launches_kernel_by_kernel_its_say_widens_the_interval(stac
             "decode_token_ms"
         ]
 
-    waits, runs = decode(1), decode(1024)
+    waits, runs = decode(1), decode(4096)
     assert waits.source.endswith(f"rows of regime {regime}-exposed")
     assert runs.source.endswith(f"rows of regime {regime}")
     assert waits.high / waits.low > runs.high / runs.low
+
+
+@pytest.mark.parametrize("stack", ["native", "hf-eager", "deepspeed"])
+def test_a_token_more_does_not_change_how_far_a_time_may_be_off(stack: str) -> None:
+    """Where the host's say begins, and on either side of it: by so much as rows of both kinds are apart, over a doubling of the time."""
+
+    def prompts(length: int) -> Factors:
+        return estimate("opt-6.7b", "h100-sxm", batch_size=4, sequence_length=length, stack=stack, calibration=None).times["prefill_ms"]
+
+    found = [prompts(length) for length in range(32, 1024, 2)]
+    widths = [each.high / each.low for each in found]
+    assert len({each.source for each in found}) == 3
+    assert widths[0] > 1.2 * widths[-1]
+    assert all(before / 1.2 < after < before * 1.01 for before, after in pairwise(widths))

@@ -262,6 +262,7 @@ def test_a_dead_engine_is_told(small_server: RunningServer) -> None:
         answer = small_server.get(path)
         assert (answer.status, answer.json()) == (503, {"error": "unhealthy", "error_type": "healthcheck"})
     assert small_server.post("/generate", LONG).status == 503
+    small_server.wait_for_log(rf"ERROR the engine \(process {engine}\) has ended \(SIGKILL\): nothing is served any more")
     assert small_server.end() == 1
 
 

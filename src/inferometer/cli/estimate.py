@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from inferometer.cli.estimate_plot import add_plot_options, draw, write
 from inferometer.cli.options import add_model, at_least
 from inferometer.cli.verification import unmeasured
 from inferometer.errors import UserError
-from inferometer.estimate.answer import MIXED
+from inferometer.estimate.answer import MIXED, Phase
 from inferometer.estimate.estimate import Estimate, estimate
+from inferometer.estimate.fewer import faster_on_fewer
 from inferometer.estimate.groups import Order
 from inferometer.estimate.layout import PARALLELS
 from inferometer.estimate.memory import is_cpu
@@ -107,7 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
         json.dump(_document(found), sys.stdout, allow_nan=False, indent=2)
         print()
     else:
-        print(text(found), end="")
+        print(text(found, faster_on_fewer(found, lambda devices: estimate(model, **{**asked, **_on(found, devices)}))), end="")
     if arguments.require_fit and not found.fits:
         raise UserError(f"--require-fit: {found.request.spec.name} is {_shortage(found)}")
     return 0
@@ -118,9 +119,24 @@ def _document(found: Estimate) -> dict[str, Any]:
     return {**found.to_dict(), **({} if reason is None else {"verify": None}), "unmeasured": reason}
 
 
-def text(found: Estimate) -> str:
-    """The estimate for a reader: each time beside its interval, its bound and what binds; memory by use; time by kind of op."""
-    return "\n".join([_title(found), "", *_times(found), "", *_memory(found), "", *_kinds(found), "", *_basis(found)]) + "\n"
+def text(found: Estimate, fewer: Mapping[Phase, Estimate] | None = None) -> str:
+    """The estimate for a reader: each time beside its interval, its bound and what binds; memory by use; time by kind of op.
+
+    fewer: of phases that are faster on fewer devices, what they take there.
+    """
+    times = [*_times(found), *(_on_fewer(phase, each) for phase, each in (fewer or {}).items())]
+    return "\n".join([_title(found), "", *times, "", *_memory(found), "", *_kinds(found), "", *_basis(found)]) + "\n"
+
+
+def _on(found: Estimate, devices: int) -> dict[str, Any]:
+    """The options that ask for so many."""
+    return {"gpus": devices, "tensor_parallel": devices if found.request.layout.parallel == "tensor" else 1}
+
+
+def _on_fewer(phase: Phase, fewer: Estimate) -> str:
+    asked = fewer.request
+    over = "" if asked.link is None or asked.layout.devices == 1 else f" over {asked.link.name}"
+    return f"{_PHASES[phase]} is faster on {asked.layout.devices}{over}: {_ms(fewer.phases[phase].cost.ms)} ms"
 
 
 def _here() -> str:

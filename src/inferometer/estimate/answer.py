@@ -78,7 +78,7 @@ class Estimate:
     def times(self) -> Mapping[Phase, Factors]:
         """What measured over predicted times of each phase are expected to lie between, from rows that are read when this is asked for."""
         factors = partial(time_factors, self.request, self.limits.basis)
-        return {phase: factors(decodes=phase == "decode_token_ms", exposed=each.cost.exposed) for phase, each in self.phases.items()}
+        return {phase: factors(decodes=phase == "decode_token_ms", exposed=each.cost.exposed_share) for phase, each in self.phases.items()}
 
     @property
     def energies(self) -> Factors:

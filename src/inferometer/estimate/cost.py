@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -75,7 +76,17 @@ class Cost:
     @property
     def exposed(self) -> bool:
         """Whether the host, or what comes between, has a say: the host takes half as long as the device or longer, or the step is short."""
-        return self.host_ms > sum(self.kinds.values()) / 2 or self.ms < _SHORT_MS
+        return self._exposure > 1
+
+    @property
+    def exposed_share(self) -> float:
+        """How far it is so: 1 where it is, 0 for a step that is twice as far from it, and between them what the logarithm says."""
+        return min(1.0, max(0.0, 1 + math.log2(self._exposure))) if self._exposure else 0.0
+
+    @property
+    def _exposure(self) -> float:
+        device = sum(self.kinds.values())
+        return max(2 * self.host_ms / device if device else math.inf, _SHORT_MS / self.ms if self.ms else math.inf)
 
     def joules(self, devices: int) -> float | None:
         """Of the step on so many devices."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 
 from inferometer.errors import UserError
 from inferometer.estimate.deviation import load_deviations
@@ -42,6 +43,7 @@ _UNSEEN = 2.0
 # Allocators round and keep fragments; tensors are counted one by one.
 MEMORY_FACTORS = (0.97, 1.06)
 _POWER_FACTORS = (0.7, 1.35)
+_AND = " and "
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +76,34 @@ def together(parts: Sequence[tuple[float, Factors]]) -> Factors:
     )
     sources, remarks = (dict.fromkeys(told) for told in zip(*((each.source, each.remark) for _, each in parts), strict=True))
     if len(remarks) > 1:  # each is of its own source
-        return Factors(low, high, " and ".join(dict.fromkeys(each.words for _, each in parts)))
-    return Factors(low, high, " and ".join(sources), *remarks)
+        return Factors(low, high, _once(each.words for _, each in parts))
+    return Factors(low, high, _once(sources), *remarks)
 
 
-def time_factors(request: Request, basis: LimitsBasis, *, decodes: bool, exposed: bool) -> Factors:
-    """For times of this request, of its decode steps or of what comes before. exposed: see `Cost.exposed`."""
+def _once(sources: Iterable[str]) -> str:
+    """Each source once, of which some are several already."""
+    return _AND.join(dict.fromkeys(chain.from_iterable(source.split(_AND) for source in sources)))
+
+
+def between(first: Factors, second: Factors, share: float) -> Factors:
+    """Of a prediction that is partly of the first kind, partly of the second, of which it has so large a share."""
+    if share in (0.0, 1.0) or first == second:
+        return second if share == 1.0 else first
+    low, high = (one ** (1 - share) * other**share for one, other in ((first.low, second.low), (first.high, second.high)))
+    if first.remark == second.remark:
+        return Factors(low, high, _once((first.source, second.source)), first.remark)
+    return Factors(low, high, _once((first.words, second.words)))
+
+
+def time_factors(request: Request, basis: LimitsBasis, *, decodes: bool, exposed: float) -> Factors:
+    """For times of this request, of its decode steps or of what comes before. exposed: see `Cost.exposed_share`."""
+    decided, waits = (_time_factors(request, basis, decodes=decodes, regimes=regimes) for regimes in (_TIMES, {**_TIMES, **_EXPOSED}))
+    return between(decided, waits, exposed)
+
+
+def _time_factors(request: Request, basis: LimitsBasis, *, decodes: bool, regimes: Mapping[str, str]) -> Factors:
     stack = request.stack.name
-    regime = _EXPOSED.get(stack, _TIMES.get(stack)) if exposed else _TIMES.get(stack)
+    regime = regimes.get(stack)
     if decodes:
         regime = _DECODE.get(stack, regime)
     if request.layout.parallel == "mlp-tensor" and request.layout.devices > 1:

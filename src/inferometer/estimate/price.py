@@ -111,7 +111,7 @@ class Pricing:
         tensor = vector = memory = link = extra = moved = 0.0
         launches = self._launches(op, step)
         if op.kind == "collective":
-            link = self._collective_s(op) / self.stack.link_share
+            link = self._collective_s(op, step) / self.stack.link_share
         elif op.kind == "attention":
             tensor, vector, moved, launches = self._attention.op(op, step)
             memory = moved / self._bytes_s
@@ -165,7 +165,7 @@ class Pricing:
         if self.power is None:
             return 1.0, None
         busy, moved = sum(each.busy_s for each in times), sum(each.bytes for each in times)
-        sent = sum(each.op.collective_bytes * each.op.count for each in times)
+        sent = sum(self._sent(each.op) * each.op.count for each in times)
         measured, limit = self.machine.limits.basis == "calibrated", self.power.limit_w
 
         def watts(clock: float, share: float = 1.0) -> float:
@@ -185,7 +185,7 @@ class Pricing:
         takes = _BURST_S + (1 - _BURST_S / at_once) * total(held)
         return _highest(lambda clock: total(clock) >= takes), limit
 
-    def _collective_s(self, op: Op) -> float:
+    def _collective_s(self, op: Op, step: Step) -> float:
         link = self.machine.limits.link
         assert link is not None, "collectives exist between devices alone, and devices have a link"
         if op.name.endswith("all_reduce"):
@@ -199,15 +199,22 @@ class Pricing:
             return all_reduce_s(payload, self.devices, link, one_shot=self.stack.one_shot)
         if op.name.endswith("transfer"):
             return transfer_s(op.collective_bytes, link)
-        if self._peers:
+        if self._peers and (step.loss or step.logits != "all"):
             row = op.shape[1] * self.formats.item_bytes / self.devices if self.sorts else _PEAK_BYTES
             return peer_sum_s(op.shape[0] * row, self.devices, link)
         if not self.machine.asynchronous:
             # Through the host a sum of few numbers is what all have sent to all, as a gather is.
-            measured = measured_sum_s(op.collective_bytes / (self.devices - 1), self.devices, link)
+            measured = measured_sum_s(self._sent(op) / (self.devices - 1), self.devices, link)
             assert measured is not None, "ranks on a CPU have a link where sums over it were measured"
             return measured
-        return gather_s(op.collective_bytes, self.devices, link)
+        return gather_s(self._sent(op), self.devices, link)
+
+    def _sent(self, op: Op) -> int:
+        """Bytes that a device sends: of logits its whole part, which all stacks gather but those whose devices tell each other less."""
+        if not op.name.endswith("all_gather"):
+            return op.collective_bytes
+        rows, width = op.shape
+        return (self.devices - 1) * rows * -(-width // self.devices) * self.formats.item_bytes
 
     @property
     def _peers(self) -> bool:

@@ -25,7 +25,8 @@ class Op:
     activation_bytes: what an implementation without fusion moves beside that, reading the op's inputs from memory and writing its
     outputs back.
     weight_bytes, kv_bytes: the parts of the compulsory traffic that are weights, and KV read or written.
-    collective_bytes: what each device must send: 2 (n - 1) / n of an all-reduce's payload, n - 1 shards of an all-gather's.
+    collective_bytes: what each device must send: 2 (n - 1) / n of an all-reduce's payload, n - 1 shards of an all-gather's; of logits,
+    n - 1 times what is wanted of them, though a stack may gather them whole.
     """
 
     kind: OpKind

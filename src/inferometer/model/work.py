@@ -21,6 +21,9 @@ from inferometer.model.step import Step
 Causal = Literal["full", "half"]
 
 LOSS_BYTES = 4
+# What devices must tell each other of a row whose logits nobody asked for: of a token to be chosen their best score and whose it is, of a
+# loss their part of the sum of exponentials and the target's score.
+_TOLD_BYTES = 8
 WINDOWED = "windowed_"
 """What the names of attention's ops begin with in layers that look back at a window of tokens."""
 
@@ -186,8 +189,8 @@ class _Builder(OpMaker):
             activation_bytes=rows * spec.embedding * self.item,
         )
         if self.formats.shards > 1:
-            sent = (self.formats.shards - 1) * rows * self.vocabulary * self.item
-            yield self.collective("logits_all_gather", (rows, spec.vocabulary), sent, count=1)
+            each = self.vocabulary * self.item if self.step.logits == "all" and not self.step.loss else _TOLD_BYTES
+            yield self.collective("logits_all_gather", (rows, spec.vocabulary), (self.formats.shards - 1) * rows * each, count=1)
         if self.step.loss:
             yield Op(
                 kind="loss",

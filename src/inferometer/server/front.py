@@ -139,7 +139,8 @@ class Front:
         self._listener.listen(config.backlog)  # from here on whoever connects is served, if not at once
         serving = asyncio.create_task(server.serve(sockets=[self._listener]))
         pinging = asyncio.create_task(_ping(service.client))
-        watching = asyncio.create_task(self._watch(service.client)) if (self._settings.num_shard or 1) > 1 else None
+        watch = self._watch if (self._settings.num_shard or 1) > 1 else self._tell
+        watching = asyncio.create_task(watch(service.client))
         host, port = self._listener.getsockname()[:2]
         LOG.info("serving %s on http://%s:%d", service.model.name, f"[{host}]" if ":" in host else host, port)
         ends = (serving, asyncio.create_task(self._ending.wait()), service.client.lost)
@@ -150,8 +151,7 @@ class Front:
         server.force_exit = True
         await serving
         pinging.cancel()
-        if watching is not None:
-            watching.cancel()
+        watching.cancel()
 
     async def _watch(self, client: EngineClient) -> None:
         """Finds out that rank 0 has ended, or does not answer: the others end with it by themselves."""
@@ -159,13 +159,26 @@ class Front:
         while not client.lost.done():
             if client.gone and not client.lost.done():
                 await asyncio.sleep(TOLD_SECONDS)  # it may have said why
-                code = process.poll()
-                how = "" if code is None else f" ({signal.Signals(-code).name if code < 0 else f'exit code {code}'})"
-                client.lose(f"rank 0 (process {process.pid}) has ended{how}")
+                client.lose(f"rank 0 (process {process.pid}) has ended{self._how}")
             elif client.silent_seconds > HUNG_SECONDS and hung.stopped:
                 process.kill()
                 client.lose(f"rank 0 (process {process.pid}) has stopped answering")
             await asyncio.sleep(0.2)
+
+    async def _tell(self, client: EngineClient) -> None:
+        """Says in the log that an engine without other ranks has ended: the server stays, and answers that it is unhealthy."""
+        while not client.gone:
+            await asyncio.sleep(0.2)
+        await asyncio.sleep(TOLD_SECONDS)  # until then its exit code may not be known
+        LOG.error(
+            "the engine (process %d) has ended%s: nothing is served any more, start the server again", self._child.process.pid, self._how
+        )
+
+    @property
+    def _how(self) -> str:
+        """By what the engine's process ended, as far as that is known."""
+        code = self._child.process.poll()
+        return "" if code is None else f" ({signal.Signals(-code).name if code < 0 else f'exit code {code}'})"
 
     async def _drain(self, service: Service) -> None:
         """Lets open requests finish, for drain_seconds or until a second signal; then cuts them off. Without an engine they have failed."""
