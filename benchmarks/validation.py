@@ -97,29 +97,25 @@ def study_rows(folder: Path) -> str:
         for record in read_records(file):
             if record.status != "ok" or record.backend not in STUDIED or record.device not in CALIBRATED or record.admission is not None:
                 continue
+            found = estimate_of(record, load_calibration(CALIBRATED[str(record.device)]))
+            exposed = {phase == "decode_token_ms": each.cost.exposed for phase, each in found.phases.items()}
             for mode, figure in times(record):
-                head, row_id, columns = study_row(file.parent.name, record, mode, figure)
+                head, row_id, columns = study_row(file.parent.name, record, mode, figure, host_has_a_say=exposed[mode == "decode"])
                 tables.setdefault(head, {})[row_id] = f"    {json.dumps(columns)},\n"
     return "\n".join([STUDIES_HEAD, *(f"{head}rows = [\n{''.join(rows.values())}]\n" for head, rows in tables.items())])
 
 
-def study_row(study: str, record: Record, mode: str, figure: float) -> tuple[str, str, tuple[Any, ...]]:
-    """(a table's head, what tells rows apart, a row)."""
+def study_row(study: str, record: Record, mode: str, figure: float, *, host_has_a_say: bool) -> tuple[str, str, tuple[Any, ...]]:
+    """(a table's head, what tells rows apart, a row). host_has_a_say: whether it is expected to."""
     stack, decided, exposed = STUDIED[record.backend]
     settings = [study, *([record.backend] if record.backend != "native" else []), *([record.quantize] if record.quantize else [])]
     stem = "-".join([*settings, *([f"tp{record.gpus}"] if record.gpus > 1 else [])])
     new = record.steps if mode == "decode" else 0
     columns = (record.case_id, record.model, record.dtype, mode, record.batch_size, record.sequence_length, new or 0, figure)
     own = DECODE.get(record.backend) if mode == "decode" else None
-    regime = own or (exposed if host_has_a_say(record, mode) else decided)
+    regime = own or (exposed if host_has_a_say else decided)
     head = heading(stem, record, regime, stack=stack, counted=True, calibration=CALIBRATED[str(record.device)])
     return head, f"{stem} {columns[1:-1]}", columns
-
-
-def host_has_a_say(record: Record, mode: str) -> bool:
-    """Whether it is expected to, in its decode steps or what comes before."""
-    found = estimate_of(record, load_calibration(CALIBRATED[str(record.device)]))
-    return next(each.cost.exposed for phase, each in found.phases.items() if (phase == "decode_token_ms") == (mode == "decode"))
 
 
 def kernel_rows(file: Path) -> Iterator[tuple[str, tuple[Any, ...]]]:
