@@ -116,3 +116,13 @@ def test_a_record_of_what_is_not_known_says_why(tmp_path: Path, capsys: pytest.C
     out = capsys.readouterr().out
     assert "someone/unknown-model is no preset and not here" in out
     assert "-17.4 %" in out  # the prediction that the record holds
+
+
+def test_a_study_s_folder_stands_for_its_records_which_count_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "study"
+    folder.mkdir()
+    (folder / "records.jsonl").write_text(RECORDS.read_text())
+    assert main(["validate", "--records", str(folder), str(RECORDS), "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["errors"]["prefill_ms"]["rows"] == 16
+    assert err == "inferometer: warning: 18 records given more than once: each counts once.\n"

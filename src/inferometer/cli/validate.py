@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from inferometer.cli.options import svg_file
+from inferometer.cli.streams import tell
 from inferometer.errors import UserError
 from inferometer.estimate.measured import load_regimes
 
@@ -20,7 +21,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--regime", metavar="NAME", help=f"one regime only: {', '.join(load_regimes())} (default: all)")
     parser.add_argument("--rows", action="store_true", help="every row: measured, predicted, fitted or held out, source")
     parser.add_argument(
-        "--records", type=Path, nargs="+", metavar="FILE", help="judge by these records of `bench --output` instead of published figures"
+        "--records",
+        type=Path,
+        nargs="+",
+        metavar="RECORDS",
+        help="judge by these instead of published figures: files that `bench --output` wrote, or folders of `study run`",
     )
     parser.add_argument("--format", choices=FORMATS, default="markdown", help="of what is printed (default: markdown); csv is of rows")
     parser.add_argument("--json", action="store_true", help="the same as --format json")
@@ -65,10 +70,13 @@ def _records(arguments: argparse.Namespace, wanted: str) -> int:
         raise UserError("--format csv is of the published rows; with --records use markdown or json")
 
     from inferometer.bench.prediction.hindsight import review
-    from inferometer.bench.records.journal import read_records
     from inferometer.report.estimates.hindsight import document, to_json
+    from inferometer.report.records.gathering import gather
 
-    found = review(record for file in arguments.records for record in read_records(file))
+    gathered = gather(arguments.records)
+    for remark in gathered.remarks:
+        tell(f"warning: {remark}")
+    found = review(gathered.records)
     if wanted == "json":
         _dump(to_json(found))
     else:

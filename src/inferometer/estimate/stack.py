@@ -17,7 +17,7 @@ from inferometer.model.ops import OpKind
 from inferometer.model.spec import Alibi, ModelSpec
 
 LossPath = Literal["chunked", "matrices", "widened"]
-CachePath = Literal["pages", "appended", "reserved"]
+CachePath = Literal["pages", "appended", "returned", "reserved"]
 
 EPILOGUES = ("relu", "gelu_tanh")
 """Activations that cuBLASLt applies as it writes a product's result."""
@@ -82,7 +82,8 @@ class Stack:
     - loss: "matrices", logits and their log-probabilities of all positions at once; "widened", the same from a float32 copy of the
       logits; "chunked", a slice at a time.
     - cache: "pages" of page_size tokens; "appended", one piece a layer that grows by copies, which read and write it append_passes times
-      in all, each step; "reserved", for the longest length at once.
+      in all, each step; "returned", a new one from every step, beside which the old one is held until it ends; "reserved", for the longest
+      length at once.
     - unties_head: a head that shares the embedding's matrix gets one of its own. score_live_bytes: of a score in 16 bits and what is
       made of it. workspace_bytes: what libraries take from the allocator whatever the batch.
     - sweep_tokens: most tokens of one pass through the layers while it generates, None for no limit.
