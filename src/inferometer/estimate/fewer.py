@@ -23,8 +23,7 @@ def faster_on_fewer(found: Estimate, on: Callable[[int], Estimate]) -> dict[Phas
         devices //= 2
         fewer = on(devices)
         for phase, each in found.phases.items():
-            best = fastest.get(phase, found).phases[phase].cost.ms
-            limit = each.cost.ms / _NOTICED if phase not in fastest else best
+            limit = fastest[phase].phases[phase].cost.ms if phase in fastest else each.cost.ms / _NOTICED
             if fewer.fits and fewer.phases[phase].cost.ms < limit:
                 fastest[phase] = fewer
     return fastest

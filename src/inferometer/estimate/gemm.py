@@ -41,14 +41,12 @@ HOPPER = Library(reuse=1.9, fill=3.0, ragged_wave=0.6, split_s=4.5e-6)
 """Tiles are fetched without threads' help, and blocks go on to the next tile while the last is stored. Fitted on the 224 products of
 operations.toml's product-h200 that have 100 rows and more: 5 % off, on shapes that were left out as well; with the others' constants 15 %,
 nearly all too slow."""
-
-
-_NEWER = ("9.0",)
+_HOPPER = "9.0"
 
 
 def library(compute_capability: str | None, dtype: str) -> Library:
     """What makes a device's products of such operands. Those of float32 know no matrix units."""
-    return HOPPER if compute_capability in _NEWER and dtype != "float32" else AMPERE
+    return HOPPER if compute_capability == _HOPPER and dtype != "float32" else AMPERE
 
 
 @dataclass(frozen=True, slots=True)
