@@ -22,8 +22,8 @@ from gpu_clock import CACHE_BYTES, begin, milliseconds
 from torch import Tensor
 
 from inferometer.kernels import paged_decode, ragged_prefill
-from inferometer.kernels.decode_launch import FEW, Cut, cut, table_for
-from inferometer.kernels.support import Tiles, capability, look_up, processors
+from inferometer.kernels.decode_launch import Cut, cut, launch_for
+from inferometer.kernels.support import Tiles, capability, processors
 from inferometer.nn.alibi import slopes as alibi
 
 PAGE_SIZE = 16
@@ -239,11 +239,13 @@ def standard(case: Decode | Prefill, options: argparse.Namespace) -> Choice:
     if isinstance(case, Prefill):
         return Choice(replace(ragged_prefill.tiles(DTYPE, case.head_size, max(count for count, _ in case.rows), device), **over))
     programs, longest, count = len(case.contexts) * case.kv_heads, max(case.contexts), processors(device)
-    parts = cut(programs, longest, count)
     members = 1 if case.heads == case.kv_heads else max(16, case.heads // case.kv_heads)
-    table = table_for(programs * parts.parts, longest, count, members=members, narrow=False)
-    tiles = look_up(table, capability(device), case.head_size * DTYPE.itemsize)
-    return Choice(replace(tiles, **over), parts if options.parts is None else Cut(options.parts, FEW))
+    split = cut(programs, longest, count, members=members)
+    if options.parts is not None:
+        split = replace(split, parts=options.parts, least=min(split.least, max(1, longest // options.parts)))
+    head_bytes = case.head_size * DTYPE.itemsize
+    tiles = launch_for(programs, split, longest, count, members=members, narrow=False, card=capability(device), head_bytes=head_bytes)
+    return Choice(replace(tiles, **over), split)
 
 
 def choices(case: Decode | Prefill, options: argparse.Namespace) -> tuple[Choice, ...]:

@@ -160,21 +160,26 @@ class TestServes:
     CPU = torch.device("cpu")
 
     def test_one_token_of_a_few_heads(self) -> None:
-        assert serves(1, 2, 2, 64, 2 * keys_of(64), self.CPU)
+        assert serves(1, 2, 2, 64, keys_of(64), self.CPU)
 
     @pytest.mark.parametrize(("heads", "kv_heads", "head_size"), [(4, 2, 64), (3, 3, 64), (2, 2, 80), (1, 1, 256), (1, 1, 8)])
     def test_not_what_is_no_power_of_two_or_shares_keys(self, heads: int, kv_heads: int, head_size: int) -> None:
         assert not serves(1, heads, kv_heads, head_size, 64, self.CPU)
 
     def test_not_what_would_wait_for_room(self) -> None:
-        assert serves(1, 4, 4, 64, 100, self.CPU)
-        assert not serves(1, 8, 8, 64, 100, self.CPU)
-        assert not serves(2, 4, 4, 64, 100, self.CPU)
+        assert serves(1, 2, 2, 64, 100, self.CPU)
+        assert not serves(1, 4, 4, 64, 100, self.CPU)
+        assert not serves(2, 2, 2, 64, 100, self.CPU)
 
     def test_not_long_contexts(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("inferometer.kernels.decode_short.processors", lambda device: 132)
         assert serves(1, 16, 16, 128, MOST_PARTS * keys_of(128), self.CPU)
         assert not serves(1, 16, 16, 128, MOST_PARTS * keys_of(128) + 1, self.CPU)
+
+    def test_not_more_than_is_worth_reading_by_every_program_that_joins(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("inferometer.kernels.decode_short.processors", lambda device: 132)
+        assert serves(1, 32, 32, 128, 8 * keys_of(128), self.CPU)
+        assert not serves(1, 32, 32, 128, 8 * keys_of(128) + 1, self.CPU)
 
     @pytest.mark.parametrize("head_size", [16, 32, 64, 128])
     def test_what_a_program_holds_fits_its_registers(self, head_size: int) -> None:

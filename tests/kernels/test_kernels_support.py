@@ -197,7 +197,8 @@ class TestLookUp:
 
 @pytest.mark.parametrize(
     "table",
-    [decode_launch.ALONE, decode_launch.ALONE_SHORT, decode_launch.ALONE_NARROW, decode_launch.GROUPED, decode_launch.GROUPED_SHORT]
+    [decode_launch.ALONE, decode_launch.ALONE_SHORT, decode_launch.ALONE_NARROW, decode_launch.ALONE_FEW, decode_launch.ALONE_EARLY]
+    + [decode_launch.GROUPED, decode_launch.GROUPED_SHORT, decode_launch.GROUPED_FEW, decode_launch.GROUPED_ONCE]
     + [ragged_prefill.TABLE, ragged_prefill.FLOAT32],
 )
 def test_tables_go_from_new_to_old_and_from_narrow_to_wide(table: support.Table) -> None:

@@ -11,16 +11,20 @@ import torch
 from inferometer.kernels import paged_decode as decode
 from inferometer.kernels.decode_launch import (
     ALONE,
+    ALONE_EARLY,
+    ALONE_FEW,
     ALONE_NARROW,
     ALONE_SHORT,
     GROUPED,
+    GROUPED_FEW,
+    GROUPED_ONCE,
     GROUPED_SHORT,
     MOST_PARTS,
     Cut,
     cut,
-    table_for,
+    launch_for,
 )
-from inferometer.kernels.support import Table, Tiles
+from inferometer.kernels.support import Table, Tiles, look_up
 from inferometer.nn.alibi import slopes as alibi
 from paged_queries import CONTEXTS, SHAPES, close, exact, query_of, written
 
@@ -164,45 +168,70 @@ def test_scores_far_from_zero_stay_finite(pages: Any, interpreted: Callable[...,
 class TestCut:
     """On a card of 132 processors."""
 
-    @pytest.mark.parametrize("longest", [1, 128, 500])
-    def test_short_contexts_are_one_launch(self, longest: int) -> None:
-        assert cut(32, longest, 132).parts == 1
+    @pytest.mark.parametrize(("programs", "longest", "members"), [(32, 1, 1), (32, 255, 1), (16, 127, 1), (8, 127, 16), (8, 1, 16)])
+    def test_short_contexts_are_one_launch(self, programs: int, longest: int, members: int) -> None:
+        assert cut(programs, longest, 132, members=members).parts == 1
+
+    def test_few_heads_and_groups_are_cut_finer(self) -> None:
+        """They leave most processors idle."""
+        assert cut(16, 544, 132, members=1) == Cut(parts=16, least=32)
+        assert cut(17, 544, 132, members=1) == Cut(parts=8, least=64)
+        assert cut(32, 544, 132, members=16) == Cut(parts=16, least=32)
 
     def test_a_full_card_needs_one(self) -> None:
-        assert cut(250 * 32, 1500, 132).parts == 1
-        assert cut(256 * 8, 2048, 132).parts == 1
+        assert cut(250 * 32, 1500, 132, members=1).parts == 1
+        assert cut(256 * 8, 2048, 132, members=16).parts == 1
 
     @pytest.mark.parametrize("programs", [1, 4, 8, 32, 128, 512])
     def test_long_contexts_fill_the_card(self, programs: int) -> None:
-        parts = cut(programs, 16_000, 132).parts
+        parts = cut(programs, 16_000, 132, members=1).parts
         assert programs * parts >= 264 or parts == MOST_PARTS
 
     def test_no_more_parts_than_there_are_keys_for(self) -> None:
-        assert cut(1, 1024, 132).parts == 8
+        assert cut(1, 1024, 132, members=1).parts == 32
 
     def test_one_long_context_does_not_hold_up_a_full_card(self) -> None:
         """It is cut into many parts, but short contexts are not."""
-        assert cut(256 * 32, 32_000, 132) == Cut(parts=16, least=2048)
+        assert cut(256 * 32, 32_000, 132, members=1) == Cut(parts=16, least=2048)
 
     @pytest.mark.parametrize(
-        ("programs", "longest", "members", "narrow", "table"),
+        ("programs", "parts", "longest", "members", "narrow", "table"),
         [
-            (64 * 16, 110, 1, False, ALONE_SHORT),
-            (33 * 16, 110, 1, False, ALONE),  # few, each of which fetches as much as it can
-            (64 * 16, 513, 1, False, ALONE),
-            (64 * 16, 110, 1, True, ALONE_NARROW),  # was not measured
-            (512 * 8, 110, 16, False, GROUPED_SHORT),
-            (512 * 8, 110, 32, False, GROUPED),
-            (512 * 8, 110, 16, True, GROUPED),
-            (512 * 8, 1000, 16, False, GROUPED),
+            (64 * 16, 1, 110, 1, False, ALONE_SHORT),
+            (33 * 16, 1, 110, 1, False, ALONE_EARLY),
+            (67, 2, 1000, 1, False, ALONE_EARLY),
+            (66, 8, 1000, 1, False, ALONE_FEW),
+            (16, 32, 2000, 1, False, ALONE_FEW),
+            (34 * 16, 1, 1000, 1, False, ALONE),
+            (64 * 16, 1, 513, 1, False, ALONE),
+            (64 * 16, 1, 110, 1, True, ALONE_NARROW),  # the others were not measured
+            (16, 32, 2000, 1, True, ALONE_NARROW),
+            (512 * 8, 1, 110, 16, False, GROUPED_SHORT),
+            (512 * 8, 1, 110, 32, False, GROUPED),
+            (512 * 8, 1, 110, 16, True, GROUPED),
+            (512 * 8, 1, 1000, 16, False, GROUPED),
+            (8, 32, 32 * 64, 16, False, GROUPED_ONCE),
+            (8, 32, 32 * 64 + 1, 16, False, GROUPED_FEW),
+            (66, 1, 64, 16, True, GROUPED_ONCE),
+            (67, 1, 64, 16, False, GROUPED),
         ],
     )
-    def test_many_short_contexts_take_small_programs(self, programs: int, longest: int, members: int, narrow: bool, table: Table) -> None:
-        assert table_for(programs, longest, 132, members=members, narrow=narrow) is table
+    def test_what_is_launched(self, programs: int, parts: int, longest: int, members: int, narrow: bool, table: Table) -> None:
+        got = launch_for(
+            programs, Cut(parts, 32), longest, 132, members=members, narrow=narrow, card=(9, 0), head_bytes=256
+        )  # fmt: skip
+        assert got is look_up(table, (9, 0), 256)
+
+    def test_a_block_that_is_the_whole_part_is_as_long_as_heads_are_wide(self) -> None:
+        def tiles(longest: int) -> Tiles:
+            return launch_for(8, Cut(4, 32), longest, 132, members=16, narrow=False, card=(9, 0), head_bytes=512)
+
+        assert tiles(128).stages == 1
+        assert tiles(129).stages == 2
 
     @pytest.mark.parametrize("longest", [0, 1, 511, 512, 3000, 10**6])
     @pytest.mark.parametrize("programs", [0, 1, 3, 100, 5000])
     def test_parts_are_a_power_of_two(self, programs: int, longest: int) -> None:
-        parts = cut(programs, longest, 132).parts
+        parts = cut(programs, longest, 132, members=1).parts
         assert parts & (parts - 1) == 0
         assert 1 <= parts <= MOST_PARTS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from inferometer.kernels.arrivals import MOST_ARRIVALS, arrivals
 from inferometer.kernels.decode_kernels import attend_alone, attend_group
-from inferometer.kernels.decode_launch import AHEAD, GROUPED, RESIDENT, Cut, cut, table_for
+from inferometer.kernels.decode_launch import AHEAD, GROUPED, RESIDENT, Cut, cut, launch_for
 from inferometer.kernels.kv_scaled import PageScales, bytes_of, kind_of, wide_rows
 from inferometer.kernels.kv_write import kv_write_torch
 from inferometer.kernels.rotary_write import rotate
@@ -147,11 +147,14 @@ def paged_decode_triton(
     card, head_bytes, count = capability(query.device), head_size * held_bytes, processors(query.device)
     members = 1 if group == 1 else min((tiling or look_up(GROUPED, card, head_bytes)).queries, power_of_two(max(16, group)))
     programs = kv_heads * -(-group // members)
-    split = cutting or cut(rows * programs, longest, count)
-    # Beyond, rows fill every card by themselves.
-    parts = split.parts if rows * programs <= MOST_ARRIVALS else 1
-    table_of_launches = table_for(rows * programs * parts, longest, count, members=members, narrow=kind is not None)
-    chosen = tiling or look_up(table_of_launches, card, head_bytes)
+    split = cutting or cut(rows * programs, longest, count, members=members)
+    if rows * programs > MOST_ARRIVALS:
+        # These fill every card by themselves.
+        split = replace(split, parts=1)
+    parts = split.parts
+    chosen = tiling or launch_for(
+        rows * programs, split, longest, count, members=members, narrow=kind is not None, card=card, head_bytes=head_bytes
+    )
     partial, weight, arrived = out, out, out
     if parts > 1:
         arrived = arrivals(query.device)
