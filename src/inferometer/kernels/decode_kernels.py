@@ -192,6 +192,12 @@ def attend_group(
     """Query heads that share a key head, `members` of them, padded to the rows of a matrix product."""
     group: tl.constexpr = heads // kv_heads
     shares: tl.constexpr = (group + members - 1) // members
+    # A power of two that covers the heads which a program has.
+    sharing: tl.constexpr = (
+        members
+        if group >= members
+        else (2 if group <= 2 else (4 if group <= 4 else (8 if group <= 8 else (16 if group <= 16 else members))))
+    )
     if early:
         tl.extra.cuda.gdc_launch_dependents()
     kv_head = tl.program_id(0) // shares
@@ -295,5 +301,8 @@ def attend_group(
             tl.store(partial + at_part[:, None] * head_size + d[None, :], result, mask=ours)
             tl.store(weight + at_part, best + tl.log2(total), mask=real_head)
             if last_to_arrive(arrived + row * tl.num_programs(0) + tl.program_id(0), used):
-                result = combined_group(partial, weight, at_head, real_head, used, parts, most, head_size, members, width)
-                tl.store(out + at_head[:, None] * head_size + d[None, :], result, mask=ours)
+                first = tl.program_id(0) % shares * members
+                combined_group(
+                    partial, weight, row.to(tl.int64) * heads + kv_head * group + first, tl.minimum(group - first, members), used, parts,
+                    out, most, sharing, head_size, width,
+                )  # fmt: skip

@@ -36,23 +36,43 @@ def combined(
 
 @kernel()
 def combined_group(
-    partial: Any, weight: Any, at_head: Any, real_head: Any, used: Any, parts: Any, most: constexpr, head_size: constexpr,
-    members: constexpr, width: constexpr,
-) -> Any:  # fmt: skip
-    """The results of several heads, as `combined` has them."""
-    part = tl.arange(0, most)
-    there = real_head[:, None] & (part < used)[None, :]
-    mass = tl.load(weight + at_head[:, None] * parts + part[None, :], mask=there, other=float("-inf"), cache_modifier=".cg")
+    partial: Any, weight: Any, first_head: Any, count: Any, used: Any, parts: Any, out: Any, most: constexpr, group: constexpr,
+    head_size: constexpr, width: constexpr,
+) -> None:  # fmt: skip
+    """Stores the results of `count` heads from `first_head` on, of `group` at most (a power of two), as `combined` has them."""
+    # As many parts of all heads at once as registers hold: a part after another would wait for memory as often.
+    fitting: tl.constexpr = 8192 // (group * width)
+    together: tl.constexpr = most if most <= fitting else (fitting if fitting > 0 else 1)
+    head = tl.arange(0, group)
+    d = tl.arange(0, width)
+    every = tl.arange(0, most)
+    part = tl.arange(0, together)
+    at_head = first_head + head
+    real = head < count
+    lane = (d < head_size)[None, None, :]
+    there = real[:, None] & (part < used)[None, :]
+    at = at_head[:, None] * parts + part[None, :]
+    # All loads are under way before the first is waited for.
+    mass = tl.load(
+        weight + at_head[:, None] * parts + every[None, :], mask=real[:, None] & (every < used)[None, :], other=float("-inf"),
+        cache_modifier=".cg",
+    )  # fmt: skip
+    own = tl.load(weight + at, mask=there, other=float("-inf"), cache_modifier=".cg")
+    result = tl.load(partial + at[:, :, None] * head_size + d[None, None, :], mask=there[:, :, None] & lane, other=0, cache_modifier=".cg")
     highest = tl.maximum(tl.max(mass, 1), -1.0e38)
     whole = tl.sum(tl.exp2(mass - highest[:, None]), 1)
-    d = tl.arange(0, width)
-    sums = tl.zeros([members, width], tl.float32)
-    for other in range(used):
-        at = at_head * parts + other
-        share = tl.exp2(tl.load(weight + at, mask=real_head, other=float("-inf"), cache_modifier=".cg") - highest)
-        real = real_head[:, None] & (d < head_size)[None, :]
-        sums += share[:, None] * tl.load(partial + at[:, None] * head_size + d[None, :], mask=real, other=0, cache_modifier=".cg")
-    return sums / tl.where(whole > 0, whole, 1.0)[:, None]
+    sums = tl.sum(tl.exp2(own - highest[:, None])[:, :, None] * result, 1)
+    for first in range(together, used, together):
+        part = first + tl.arange(0, together)
+        there = real[:, None] & (part < used)[None, :]
+        at = at_head[:, None] * parts + part[None, :]
+        own = tl.load(weight + at, mask=there, other=float("-inf"), cache_modifier=".cg")
+        result = tl.load(
+            partial + at[:, :, None] * head_size + d[None, None, :], mask=there[:, :, None] & lane, other=0, cache_modifier=".cg"
+        )
+        sums += tl.sum(tl.exp2(own - highest[:, None])[:, :, None] * result, 1)
+    result = sums / tl.where(whole > 0, whole, 1.0)[:, None]
+    tl.store(out + at_head[:, None] * head_size + d[None, :], result, mask=real[:, None] & (d < head_size)[None, :])
 
 
 @kernel()
