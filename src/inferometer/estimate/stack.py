@@ -75,7 +75,8 @@ class Stack:
       sequence decodes) with so many tokens at most, or with no more FLOPs of a layer's products than recorded_layer_flops.
       synchronous: the host waits for the device in every layer, so that their times add up. counts_host: whether the stack's published
       times include waiting for the host.
-    - groups_apart: groups of a block run one after another through each layer; else as one batch.
+    - ahead: nobody reads a decode step's tokens before the last one's: step_s goes by beside the device, as launches do.
+      groups_apart: groups of a block run one after another through each layer; else as one batch.
     - one_shot: small sums over devices have kernels of their own. peer_sums: devices that reach each other write sums into each other's
       memory, with residual and norm in the same launch, and large ones while products run; the likeliest token is chosen without
       gathering logits.
@@ -153,6 +154,7 @@ class Stack:
     recorded_prompts_alone: int
     recorded_tokens: int
     recorded_layer_flops: float
+    ahead: bool
     groups_apart: bool
     counts_host: bool
     synchronous: bool
@@ -207,9 +209,9 @@ class Stack:
 CONSTANTS = tuple(item.name for item in fields(Stack) if item.type == "float" and item.name.endswith(("_share", "_s", "_bytes")))
 
 
-_OWN = ("formats", "int8_head", "tanh_passes", "tanh_kernels", "strided")
-"""What a stack like another does not take over from it: whose kernels its formats run in is its own, and what its modules do in more
-than a kernel."""
+_OWN = ("formats", "int8_head", "tanh_passes", "tanh_kernels", "strided", "ahead")
+"""What a stack like another does not take over from it: whose kernels its formats run in is its own, what its modules do in more
+than a kernel, and whether its loop waits."""
 
 
 class _Stacks(Mapping[str, Stack]):
@@ -247,6 +249,7 @@ def _stack(name: str, values: Mapping[str, Any]) -> Stack:
         "tanh_passes": {},
         "tanh_kernels": {},
         "strided": {},
+        "ahead": False,
     }
     if values["cache"] != "pages":
         values = {key: value for key, value in values.items() if key != "page_size"}
