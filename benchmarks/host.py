@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -73,27 +73,24 @@ class Clock:
         return {stage: self.spent.get(stage, 0.0) for stage in stages}
 
 
-class Nothing:
-    """Where a Transformer is expected: scores of zero, at once."""
+class Nothing(Transformer):
+    """Its layers compute nothing: hidden states of zero at once, after which all tokens are alike."""
 
     def __init__(self, spec: ModelSpec, device: torch.device, clock: Clock) -> None:
-        self.spec, self.device, self.dtype = spec, device, torch.bfloat16
-        self._hidden = torch.zeros(1, 1, device=device)
-        self._scores = torch.zeros(1, spec.vocabulary, device=device, dtype=self.dtype)
-        self.sweep = clock.timed(MODEL, self._sweep)
-        self.logits = clock.timed(MODEL, self._logits)
+        super().__init__(spec, device, torch.bfloat16)
+        for parameter in self.parameters():
+            parameter.zero_()
+        for name in ("unnormed", "logits", "choose"):
+            setattr(self, name, clock.timed(MODEL, getattr(self, name)))
 
-    def _sweep(self, batch: RaggedBatch, cache: PagedCache) -> Tensor:
-        return self._hidden.expand(batch.token_ids.numel(), 1)
-
-    def _logits(self, hidden: Tensor) -> Tensor:
-        return self._scores.expand(hidden.shape[0], -1)
+    def unnormed(self, batch: RaggedBatch, cache: PagedCache | None = None) -> tuple[Tensor, None]:
+        return torch.zeros(batch.token_ids.numel(), self.spec.hidden, dtype=self.dtype, device=self.device), None
 
 
 def engine_of(rows: int, device: torch.device, clock: Clock) -> Engine:
     """An engine whose stages are timed. As a benchmark's: no prefix cache."""
     spec = replace(describe("doc004-1.3b", config_only=True).spec, layers=1, vocabulary=8)
-    model = cast(Transformer, Nothing(spec, device, clock))
+    model = Nothing(spec, device, clock)
     pages = rows * -(-(PROMPT + NEW) // PAGE_SIZE)
     engine: Any = Engine(model, pages=pages, seats=rows, sweep_tokens=max(8192, rows), prefix_caching=False, lookahead=1)
     runner: Any = engine._running

@@ -9,9 +9,11 @@ import pytest
 
 from inferometer.estimate import Estimate, estimate
 from inferometer.estimate.attention import Attention
+from inferometer.estimate.deployment import Deployment
+from inferometer.estimate.layout import Layout
 from inferometer.estimate.limits import limits
 from inferometer.estimate.machine import machine
-from inferometer.estimate.stack import find_stack
+from inferometer.estimate.stack import Stack, find_stack
 from inferometer.hardware.catalogue import find_device
 from inferometer.model.formats import Formats
 from inferometer.model.presets import preset
@@ -74,3 +76,20 @@ def test_products_of_short_prompts_take_a_block_each() -> None:
 
     assert seconds(512, 10) == pytest.approx(seconds(512, 4)) == pytest.approx(512 * seconds(1, 10))
     assert seconds(512, 1000) > 10 * seconds(512, 10)
+
+
+@pytest.mark.parametrize(
+    ("stack", "rows", "added"), [("hf-eager", 1024, 0.0), ("hf-eager", 1, 1.5), ("deepspeed", 1024, 1.5), ("tgi", 1024, 2.0)]
+)
+def test_bookkeeping_goes_by_beside_the_device_where_no_token_is_read(stack: str, rows: int, added: float) -> None:
+    step, device, formats = decode_equal(rows, 60), find_device("h200"), Formats(dtype="bfloat16")
+
+    def ms(found: Stack) -> float:
+        layout = Layout(devices=1, parallel="tensor")
+        deployment = Deployment(
+            spec=_spec("doc004-1.3b"), device=device, stack=found, layout=layout, formats=formats, limits=limits(device), power=None
+        )
+        return deployment.cost(step).ms
+
+    whole = find_stack(stack)
+    assert ms(whole) - ms(whole.with_constants({"step_s": 0.0})) == pytest.approx(added, abs=0.05)

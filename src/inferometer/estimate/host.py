@@ -96,7 +96,11 @@ class Host:
             return 0.0
         measured = self.machine.limits.launch_s
         launch = max(self.stack.launch_s, _BARE_LAUNCHES * measured) if measured else self.stack.launch_s
-        return launches * launch + self.spec.layers * self.stack.layer_s
+        return launches * launch + self.spec.layers * self.stack.layer_s + (self.stack.step_s if self._ahead(step) else 0.0)
+
+    def _ahead(self, step: Step) -> bool:
+        """Whether the host goes on to the next step before this one has ended."""
+        return self.stack.ahead and decodes(step)
 
     def _waits_s(self, ops: tuple[Op, ...]) -> float:
         """What the host spends on products that it cannot launch before it has seen their operands."""
@@ -107,7 +111,8 @@ class Host:
     def _after_s(self, step: Step) -> float:
         """What the device waits for, or what is done once it has ended."""
         prompts = sum(share.count * share.queries for share in step.shares if share.queries > 1)
-        seconds = self.stack.step_s + self.stack.sequence_s * step.sequences + self.stack.prompt_token_s * prompts
+        seconds = 0.0 if self._ahead(step) else self.stack.step_s
+        seconds += self.stack.sequence_s * step.sequences + self.stack.prompt_token_s * prompts
         recorded = self._records_prompts(step)
         if step.cached and self.machine.asynchronous:
             each = self.stack.recorded_prompt_s if recorded else self.stack.prompt_s

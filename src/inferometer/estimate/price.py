@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
+from inferometer.estimate.appended import Appended
 from inferometer.estimate.attention import Attention
 from inferometer.estimate.collective import all_reduce_s, gather_s, measured_sum_s, normed_sum_s, peer_sum_s, reaches, transfer_s
 from inferometer.estimate.cost import Cost, OpTime
@@ -63,6 +64,10 @@ class Pricing:
         return Attention(spec=self.spec, stack=self.stack, machine=self.machine, formats=self.formats)
 
     @cached_property
+    def _appended(self) -> Appended:
+        return Appended(spec=self.spec, stack=self.stack, machine=self.machine, formats=self.formats)
+
+    @cached_property
     def _products(self) -> Products:
         return Products(stack=self.stack, machine=self.machine, formats=self.formats)
 
@@ -100,10 +105,13 @@ class Pricing:
         )
 
     def _op_times(self, op: Op, step: Step) -> Iterator[OpTime]:
-        """Of an op, and of what is done to its weight before it."""
+        """Of an op, of what is done to its weight before it, and of a cache that is copied as it grows."""
         widening = self._products.widening(op) if op.unit == "tensor" and op.kind != "attention" else None
         if widening is not None:
             yield widening
+        copied = self._appended.copy(op, step) if op.kind == "kv_write" else None
+        if copied is not None:
+            yield copied
         yield self.op_time(op, step)
 
     def op_time(self, op: Op, step: Step) -> OpTime:
@@ -119,7 +127,7 @@ class Pricing:
             tensor, memory, extra = self._products.op(op)
             moved = op.bytes_moved + op.activation_bytes
         else:
-            moved = op.bytes_moved + op.activation_bytes * self._passes(op) + self._grown(op, step)
+            moved = op.bytes_moved + op.activation_bytes * self._passes(op)
             passing = moved - op.bytes_moved
             memory = op.bytes_moved / self._bytes_s + self.machine.passing_s(passing) / self.stack.memory_share
             vector = op.flops / self.machine.vector_flop_s("float32") if moved else 0.0
@@ -254,12 +262,6 @@ class Pricing:
         if op.kind == "activation" and self.stack.spells_out(self.spec):
             return self.stack.tanh_passes[self.spec.family]
         return self.stack.passes.get(op.kind, 1.0)
-
-    def _grown(self, op: Op, step: Step) -> float:
-        """A cache that grows by copies: keys and values so far are read and written anew."""
-        if op.kind != "kv_write" or self.stack.cache != "appended":
-            return 0.0
-        return self.stack.append_passes * step.context_tokens * op.kv_bytes / max(1, step.tokens)
 
 
 def _highest(holds: Callable[[float], bool]) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import cache
@@ -45,6 +45,8 @@ class Stack:
     - decomposed_s: on a product whose outliers it looks for first (bitsandbytes), waiting for the device.
     - block_s: what a multiprocessor at an A100's clock takes on a product of one query with its keys, or values, where attention is such
       products. product_s: on one of several queries, at least.
+      strided_s: on one element of a cache that is copied as it grows, where what is appended is strided: torch's kernel for that finds the
+      element's place in both by six divisions of whole numbers, and each thread has one element at a time, so that neither is memory's.
       query_s: on one query of a head of keys where attention is one kernel, reading the keys meanwhile; 0 where that is not known.
     - prompt_s: what the host spends on a prompt before the device begins: queueing, scheduling, its pages. recorded_prompt_s: of a recorded
       step, which begins before the sampler's rows are made.
@@ -73,7 +75,8 @@ class Stack:
       sequence decodes) with so many tokens at most, or with no more FLOPs of a layer's products than recorded_layer_flops.
       synchronous: the host waits for the device in every layer, so that their times add up. counts_host: whether the stack's published
       times include waiting for the host.
-    - groups_apart: groups of a block run one after another through each layer; else as one batch.
+    - ahead: nobody reads a decode step's tokens before the last one's: step_s goes by beside the device, as launches do.
+      groups_apart: groups of a block run one after another through each layer; else as one batch.
     - one_shot: small sums over devices have kernels of their own. peer_sums: devices that reach each other write sums into each other's
       memory, with residual and norm in the same launch, and large ones while products run; the likeliest token is chosen without
       gathering logits.
@@ -83,7 +86,8 @@ class Stack:
       logits; "chunked", a slice at a time.
     - cache: "pages" of page_size tokens; "appended", one piece a layer that grows by copies, which read and write it append_passes times
       in all, each step; "returned", a new one from every step, beside which the old one is held until it ends; "reserved", for the longest
-      length at once.
+      length at once. strided: by family, from how many sequences on a new token's keys, and its values, come to that copy as views of a
+      wider product's result, whose rows lie apart; a family that is not named has them in one piece.
     - unties_head: a head that shares the embedding's matrix gets one of its own. score_live_bytes: of a score in 16 bits and what is
       made of it. workspace_bytes: what libraries take from the allocator whatever the batch.
     - sweep_tokens: most tokens of one pass through the layers while it generates, None for no limit.
@@ -117,6 +121,7 @@ class Stack:
     decomposed_s: float
     block_s: float
     product_s: float
+    strided_s: float
     query_s: float
     prompt_s: float
     recorded_prompt_s: float
@@ -149,6 +154,7 @@ class Stack:
     recorded_prompts_alone: int
     recorded_tokens: int
     recorded_layer_flops: float
+    ahead: bool
     groups_apart: bool
     counts_host: bool
     synchronous: bool
@@ -162,6 +168,7 @@ class Stack:
     loss: LossPath
     cache: CachePath
     append_passes: float
+    strided: Mapping[str, Sequence[float]]
     unties_head: bool
     score_live_bytes: float
     workspace_bytes: float
@@ -202,8 +209,9 @@ class Stack:
 CONSTANTS = tuple(item.name for item in fields(Stack) if item.type == "float" and item.name.endswith(("_share", "_s", "_bytes")))
 
 
-_OWN = ("formats", "int8_head", "tanh_passes", "tanh_kernels")
-"""What a stack like another does not take over from it: whose kernels its formats run in is its own, and what its modules spell out."""
+_OWN = ("formats", "int8_head", "tanh_passes", "tanh_kernels", "strided", "ahead")
+"""What a stack like another does not take over from it: whose kernels its formats run in is its own, what its modules do in more
+than a kernel, and whether its loop waits."""
 
 
 class _Stacks(Mapping[str, Stack]):
@@ -240,6 +248,8 @@ def _stack(name: str, values: Mapping[str, Any]) -> Stack:
         "int8_head": False,
         "tanh_passes": {},
         "tanh_kernels": {},
+        "strided": {},
+        "ahead": False,
     }
     if values["cache"] != "pages":
         values = {key: value for key, value in values.items() if key != "page_size"}
