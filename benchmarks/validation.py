@@ -9,7 +9,8 @@ python benchmarks/validation.py --suggest REGIME ...    prints the constants tha
 
 Our own rows are read from benchmarks/results/*.jsonl and the studies under results/, of GPUs that the catalogue has, and the decode steps
 of benchmarks/kernels.py from benchmarks/measurements; those of an engine that has changed since are shown and not counted. A calibration
-beside a file of records, as NAME.calibration.json (one device's object of the file in the cache's calibration folder), goes with its rows.
+beside a file of records, as NAME.calibration.json (one device's object of the file in the cache's calibration folder), goes with its rows,
+and studies-h200.calibration.json with those under results/.
 """
 
 from __future__ import annotations
@@ -59,8 +60,9 @@ FIRST_KERNELS = "2026-11-28"
 HOSTS = (("gpt3-125m", 4),)
 """Models and batches whose step there is the host's, one that was twice as slow as others are."""
 GPUS = ("h100-sxm", "h200")
-CALIBRATED = {"h200": "own-h200"}
-"""Of cards that studies ran on, a calibration: studies keep none."""
+CALIBRATED = {"h200": "studies-h200"}
+"""Of cards that studies ran on, a calibration, which studies keep none of: of the evening on which most of their records were made. Two such
+cards, or one on two days, multiply at rates that are 5 % apart."""
 HEAD = """\
 # This product's own runs, the median of each case's. Rows change with the engine, so they inform and gate nothing; rows of an engine
 # that has changed much since are shown and not counted. Written by `python benchmarks/validation.py` from benchmarks/results.
@@ -227,8 +229,12 @@ def main() -> int:
     if chosen.suggest:
         suggest(chosen.suggest)
         return 0
+    # Rows are told apart by what is expected beside their calibration.
+    stale = _settle(_calibrations(), check=chosen.check)
+    if not chosen.check:
+        _forget()
     rows = {"own": own_rows(RESULTS), "studies": study_rows(STUDIES)}
-    stale = _settle({**{MEASURED / "rows" / f"{name}.toml": text for name, text in rows.items()}, **_calibrations()}, check=chosen.check)
+    stale += _settle({MEASURED / "rows" / f"{name}.toml": text for name, text in rows.items()}, check=chosen.check)
     if not chosen.check:
         _forget()
     if chosen.refit is not None:

@@ -82,12 +82,13 @@ class Products:
 
     def _operands_s(self, op: Op) -> float:
         """Seconds in which a product's operands come."""
-        passing = op.activation_bytes / self._bytes_s
+        bytes_s = self._bytes_s * (self.stack.lone_reading if op.shape[0] == 1 else 1.0)
+        passing = op.activation_bytes / bytes_s
         if self._widens(op):
-            return self._wide_bytes(op) / self._bytes_s + passing
+            return self._wide_bytes(op) / bytes_s + passing
         if not self._narrow(op):
-            return op.bytes_moved / self._bytes_s + passing
-        coming = op.bytes_moved / (_WIDENED_SHARE if op.kind == "gemm" else 1.0) / self._bytes_s
+            return op.bytes_moved / bytes_s + passing
+        coming = op.bytes_moved / (_WIDENED_SHARE if op.kind == "gemm" else 1.0) / bytes_s
         if self.machine.asynchronous and self.stack.widened_rows:
             coming = max(coming, self._widened_on_the_way_s(op))
         return coming + passing

@@ -32,7 +32,8 @@ class Stack:
       attention, kernels that only move bytes, and collectives reach. gather_share: of memory_share, what reading keys and values of
       many sequences reaches.
     - kernel_s: what a kernel takes on the device besides, start and end included. lone_share: of that, what is left in a step of one token,
-      whose kernels may hold the first of what they read before the one ahead has ended.
+      whose kernels may hold the first of what they read before the one ahead has ended. lone_reading: what a product of one row
+      reaches, times memory_share.
     - launch_s, layer_s, step_s: what the host spends on a launch, on a layer besides, on a step besides (scheduling, reading tokens).
     - scheduled_s: on a recorded decode step, while the device runs the one before.
     - sequence_s, prompt_token_s: on each sequence of a step, and on each prompt token (its log-probability and text on the host).
@@ -106,6 +107,7 @@ class Stack:
     gather_share: float
     kernel_s: float
     lone_share: float
+    lone_reading: float
     launch_s: float
     layer_s: float
     step_s: float
