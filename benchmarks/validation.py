@@ -61,8 +61,8 @@ HOSTS = (("gpt3-125m", 4),)
 """Models and batches whose step there is the host's, one that was twice as slow as others are."""
 GPUS = ("h100-sxm", "h200")
 CALIBRATED = {"h200": "studies-h200"}
-"""Of cards that studies ran on, a calibration, which studies keep none of: of the evening on which most of their records were made. Two such
-cards, or one on two days, multiply at rates that are 5 % apart."""
+"""Of cards that studies ran on, a calibration, which studies keep none of: of the evening on which most of their records were made. Two
+such cards, or one on two days, multiply at rates that are 5 % apart."""
 HEAD = """\
 # This product's own runs, the median of each case's. Rows change with the engine, so they inform and gate nothing; rows of an engine
 # that has changed much since are shown and not counted. Written by `python benchmarks/validation.py` from benchmarks/results.
