@@ -145,7 +145,7 @@ def test_what_has_been_made_grows_until_every_size_is_recorded() -> None:
 def test_the_estimator_knows_which_prompts_are_recorded() -> None:
     stack = find_stack("native")
     assert (stack.recorded_prompts, stack.recorded_prompts_alone) == (PROMPTS, PROMPT_COUNTS[-1])
-    assert (stack.recorded_tokens, stack.recorded_layer_flops) == (FEW_TOKENS, LAYER_FLOPS)
+    assert (stack.recorded_tokens, stack.recorded_most_tokens, stack.recorded_layer_flops) == (FEW_TOKENS, PROMPT_TOKENS[-1], LAYER_FLOPS)
 
 
 def test_larger_models_have_fewer_recorded_sizes() -> None:

@@ -84,7 +84,8 @@ class Host:
     def _records_prompts(self, step: Step) -> bool:
         prompts = [share for share in step.shares if share.queries > 1 or not share.before]
         tokens = sum(share.count * share.queries for share in prompts)
-        few = tokens <= self.stack.recorded_tokens or 2 * tokens * self._layer_weights <= self.stack.recorded_layer_flops
+        light = tokens <= self.stack.recorded_most_tokens and 2 * tokens * self._layer_weights <= self.stack.recorded_layer_flops
+        few = tokens <= self.stack.recorded_tokens or light
         alone = len(prompts) == len(step.shares)
         most = self.stack.recorded_prompts_alone if alone else self.stack.recorded_prompts
         return step.cached and few and 0 < sum(share.count for share in prompts) <= most

@@ -73,7 +73,8 @@ class Stack:
     - recorded: decode steps are recorded graphs, scheduled while the one before runs: the host adds step_s, and where
       that takes longer than the device, scheduled_s decides.
       recorded_prefill: prompts too; recorded_prompts, recorded_tokens: or steps of so many prompts (recorded_prompts_alone where no
-      sequence decodes) with so many tokens at most, or with no more FLOPs of a layer's products than recorded_layer_flops.
+      sequence decodes) with so many tokens at most, or with recorded_most_tokens and no more FLOPs of a layer's products than
+      recorded_layer_flops.
       synchronous: the host waits for the device in every layer, so that their times add up. counts_host: whether the stack's published
       times include waiting for the host.
     - ahead: nobody reads a decode step's tokens before the last one's: step_s goes by beside the device, as launches do.
@@ -155,6 +156,7 @@ class Stack:
     recorded_prompts: int
     recorded_prompts_alone: int
     recorded_tokens: int
+    recorded_most_tokens: int
     recorded_layer_flops: float
     ahead: bool
     groups_apart: bool
