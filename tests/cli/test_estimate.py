@@ -12,6 +12,7 @@ from inferometer.cli import verification
 from inferometer.cli.main import main
 from inferometer.hardware.detect import Machine
 from inferometer.hardware.host import Host
+from inferometer.model.presets import preset
 
 
 @pytest.fixture(autouse=True)
@@ -181,7 +182,9 @@ def test_what_would_fit_is_one_line_that_names_a_format_and_devices(capsys: pyte
 
 
 def test_a_model_that_is_only_estimated_has_an_answer(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}')
+    known = preset("mixtral-8x7b")
+    assert known is not None
+    (tmp_path / "config.json").write_text(json.dumps(dict(known.config)))
     for model in ("mixtral-8x7b", str(tmp_path)):
         assert main(["estimate", model, "--device", "h200", "--stack", "vllm"]) == 0
         out = capsys.readouterr().out
