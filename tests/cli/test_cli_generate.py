@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from inferometer import LLM, SamplingParams
 from inferometer.cli.generate import _print
 from inferometer.cli.main import main
 from inferometer.engine.engine import Engine
+from inferometer.errors import UserError
 from inferometer.model.store import locate
 from inferometer.schedule.admission import Admission
 from inferometer.schedule.completion import Completion, StreamedToken
@@ -197,3 +199,20 @@ def test_a_sequence_that_is_too_long_is_told_by_the_flag(tmp_path: Path, capsys:
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert "a smaller --max-new-tokens" in err
+
+
+def test_what_is_refused_in_a_text_of_that_name_is_told_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only where the parameter is meant: not in the name of a folder."""
+    given = arguments(tmp_path, "hello")
+    given[given.index("--model") + 1] = str(tmp_path / "max_new_tokens")
+    assert main(given) == 2
+    assert "max_new_tokens'" in capsys.readouterr().err
+
+
+def test_a_prompt_with_more_new_tokens_than_positions_is_told_by_the_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = arguments(tmp_path, "hello")
+    given[given.index("6")] = "64"
+    assert main(given) == 2
+    assert capsys.readouterr().err.endswith("; shorten the prompt or lower --max-new-tokens\n")
+    with pytest.raises(UserError, match=r"lower max_new_tokens$"):
+        LLM(given[given.index("--model") + 1], weights="dummy", tokenizer="byte", device="cpu").generate("hello", SamplingParams(64))

@@ -19,6 +19,7 @@ from inferometer.engine.quality import quality
 from inferometer.model.description import describe
 from inferometer.model.families import family
 from inferometer.nn.dummy import DummySource
+from killed_writers import LEFT, leave, writing
 from tiny_models import tiny_model
 
 
@@ -217,6 +218,19 @@ def test_what_would_do_nothing_is_refused(model: Path, tmp_path: Path, capsys: p
     assert "--windows 4 says how much of a text to take; add --calibrate" in said
     assert "-o must name a folder" in refused(capsys, "quantize", model, "--quantize", "int8", "-o", "")
     assert not (tmp_path / "out").exists()
+
+
+def test_what_a_killed_run_has_left_goes_with_the_next_to_the_same_folder(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    other = leave(tmp_path / "other")
+    with writing(out) as alive:
+        leave(out)
+        assert main(["quantize", str(model), "--quantize", "int8", "-o", str(out)]) == 0
+        assert (alive / "a" / "b").is_file()
+    assert capsys.readouterr().err == f"inferometer: removed {LEFT} that a run which was killed had left beside {out}\n"
+    assert {path.name for path in tmp_path.iterdir()} == {"out", other.parent.name, alive.parent.name}
 
 
 def test_a_text_of_less_than_one_piece_does_not_calibrate(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

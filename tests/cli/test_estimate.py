@@ -12,6 +12,7 @@ from inferometer.cli import verification
 from inferometer.cli.main import main
 from inferometer.hardware.detect import Machine
 from inferometer.hardware.host import Host
+from inferometer.model.presets import preset
 
 
 @pytest.fixture(autouse=True)
@@ -181,7 +182,9 @@ def test_what_would_fit_is_one_line_that_names_a_format_and_devices(capsys: pyte
 
 
 def test_a_model_that_is_only_estimated_has_an_answer(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}')
+    known = preset("mixtral-8x7b")
+    assert known is not None
+    (tmp_path / "config.json").write_text(json.dumps(dict(known.config)))
     for model in ("mixtral-8x7b", str(tmp_path)):
         assert main(["estimate", model, "--device", "h200", "--stack", "vllm"]) == 0
         out = capsys.readouterr().out
@@ -243,3 +246,51 @@ def test_fewer_devices_that_are_faster_are_named(capsys: pytest.CaptureFixture[s
     assert "prefill is faster on 2" in asked("llama-3.1-70b", "--device", "h100-pcie", "--gpus", "4")
     assert "prefill is faster on" not in asked("llama-3.1-70b", "--device", "h100-pcie", "--gpus", "4", batch=64)
     assert "\nprefill is faster on 1: " in asked("opt-125m", "--device", "rtx-4090", "--gpus", "4", "--link", "pcie4")
+
+
+ROWS = ["estimate", "llama-3.1-8b", "--sequence-length", "64"]
+
+
+@pytest.mark.parametrize(
+    ("device", "batch", "form", "slower"),
+    [("h100-sxm", 128, "int8", True), ("h100-sxm", 32, "int8", False), ("l4", 128, "int8", True), ("l4", 1, "int4", False)],
+)
+def test_phases_that_weights_in_few_bits_make_slower_are_named(
+    device: str, batch: int, form: str, slower: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A step of many rows is, and a prompt's by how long it is."""
+
+    def answer(*flags: str) -> str:
+        assert main([*ROWS, "--device", device, "--batch-size", str(batch), *flags]) == 0
+        return capsys.readouterr().out
+
+    rounded, plain = (json.loads(answer("--json", *flags)) for flags in (("--quantize", form), ()))
+    faster = {phase: plain[phase] for phase in ("prefill_ms", "decode_token_ms") if plain[phase] < rounded[phase] / 1.02}
+    assert ("decode_token_ms" in faster) == slower
+    assert (rounded["faster_unquantized"], plain["faster_unquantized"]) == (faster, {})
+    as_they_are = {line.split("  ")[0]: line.split("  ")[1:] for line in answer().splitlines()}
+    assert not any("faster with" in line for line in as_they_are)
+    times = {name: next(filter(None, as_they_are[name])).strip() for name in ("prefill", "decode (token)")}
+    told = [line for line in answer("--quantize", form).splitlines() if "faster with" in line]
+    names = {"prefill_ms": "prefill", "decode_token_ms": "decode (token)"}
+    assert told == [f"{names[phase]} is faster with float16 weights: {times[names[phase]]}" for phase in faster]
+
+
+def test_weights_that_would_not_fit_or_are_stored_in_few_bits_are_no_faster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def faster(*flags: str) -> dict[str, float]:
+        assert main([*flags, "--json"]) == 0
+        found: dict[str, float] = json.loads(capsys.readouterr().out)["faster_unquantized"]
+        return found
+
+    asked = [*ROWS, "--batch-size", "128"]
+    small = tmp_path / "small.toml"
+    small.write_text('base = "h100-sxm"\nmemory_gib = 14\n')
+    assert faster(*asked, "--device", "h100-sxm", "--quantize", "int8") != {}
+    assert faster(*asked, "--device", str(small), "--quantize", "int8") == {}
+    stored = tmp_path / "stored"
+    stored.mkdir()
+    config = preset("llama-3.1-8b")
+    assert config is not None
+    form = {"quant_method": "inferometer", "version": 2, "format": "int8"}
+    (stored / "config.json").write_text(json.dumps({**config.config, "quantization_config": form}))
+    assert faster("estimate", str(stored), *asked[2:], "--device", "h100-sxm") == {}

@@ -14,6 +14,7 @@ import pytest
 import forked
 from inferometer.kernels import cpu_library as module
 from inferometer.kernels.cpu_library import cpu_library
+from killed_writers import leave
 
 SAID = "inferometer: compiling kernels for this CPU, once (some 20 s)\n"
 # A compiler that has the answer: it copies to where it was told to write.
@@ -45,6 +46,13 @@ def compiler(folder: Path, script: str) -> str:
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return str(path)
+
+
+def test_what_a_killed_process_was_compiling_goes_with_the_next(tmp_path: Path) -> None:
+    """Of whichever sources it was."""
+    leave(tmp_path / "cpu")
+    module.build([compiler(tmp_path, f'{COPIES} "$0" "$2"')], tmp_path / "cpu-0123.so")
+    assert {path.name for path in tmp_path.iterdir()} == {"cxx", "cpu-0123.so"}
 
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stated_sizes import STATED
 
 from inferometer.errors import ModelError
 from inferometer.model.config import read_spec
@@ -14,15 +15,24 @@ from inferometer.model.families import FAMILIES, family, family_for
 from inferometer.model.parameters import parameters
 from inferometer.model.spec import ModelSpec
 
+_SIZES = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40, "vocab_size": 61}
+_LLAMA = {**_SIZES, "num_key_value_heads": 2}
 TINY: dict[str, dict[str, Any]] = {
     "bloom": {"hidden_size": 24, "n_layer": 2, "n_head": 4, "vocab_size": 61},
-    "opt": {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 40, "word_embed_proj_dim": 24},
-    "gpt2": {"n_embd": 24, "n_layer": 2, "n_head": 4, "n_inner": None},
-    "gpt_bigcode": {"n_embd": 24, "n_layer": 2, "n_head": 4, "multi_query": True},
-    "llama": {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6},
-    "mistral": {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": 8},
-    "qwen2": {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "use_sliding_window": True},
-    "bert": {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40, "type_vocab_size": 2},
+    "opt": {
+        "hidden_size": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "ffn_dim": 40,
+        "vocab_size": 61,
+        "word_embed_proj_dim": 24,
+    },
+    "gpt2": {"n_embd": 24, "n_layer": 2, "n_head": 4, "vocab_size": 61, "n_inner": None},
+    "gpt_bigcode": {"n_embd": 24, "n_layer": 2, "n_head": 4, "vocab_size": 61, "multi_query": True},
+    "llama": {**_LLAMA, "head_dim": 6},
+    "mistral": {**_LLAMA, "sliding_window": 8},
+    "qwen2": {**_LLAMA, "use_sliding_window": True},
+    "bert": {**_SIZES, "type_vocab_size": 2},
 }
 
 
@@ -125,11 +135,25 @@ def test_language_models_and_their_bases_are_run(kind: str, architecture: str) -
         ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": -1}, "max_window_layers"),
         ({"model_type": "qwen2", "num_hidden_layers": 2, "layer_types": ["full_attention"]}, "layer_types"),
         ({"model_type": "qwen2", "num_hidden_layers": 1, "layer_types": ["linear_attention"]}, "'linear_attention'"),
-        ({"model_type": "qwen2", "num_hidden_layers": 1, "layer_types": ["sliding_attention"]}, "sliding_window"),
+        (
+            {"model_type": "qwen2", "num_hidden_layers": 1, "layer_types": ["sliding_attention"], "use_sliding_window": False},
+            "sliding_window",
+        ),
     ],
 )
 def test_malformed_options_are_named(config: dict[str, Any], said: str) -> None:
-    assert said in refusal(config)
+    assert said in refusal({**TINY[config["model_type"]], **config})
+
+
+@pytest.mark.parametrize("kind", STATED)
+def test_a_size_that_is_left_out_is_not_guessed(kind: str) -> None:
+    stated = {"model_type": kind, **TINY[kind]}
+    remedy = "describes no model; take the whole file that was published with the weights, or add what it lacks"
+    said = refusal({"model_type": kind})
+    assert said == f"tiny: the configuration lacks {', '.join(STATED[kind])}: without those it {remedy}"
+    for size in STATED[kind]:
+        said = refusal({option: value for option, value in stated.items() if option != size})
+        assert said == f"tiny: the configuration lacks {size}: without that it {remedy}"
 
 
 OPTIONS = sorted(
@@ -195,7 +219,7 @@ def test_any_object_is_read_or_refused_in_one_line(config: dict[str, Any]) -> No
 
 def test_the_reader_leaves_the_configuration_alone() -> None:
     scaling = {"type": "linear", "factor": 2.0}
-    config = {"model_type": "llama", "rope_scaling": scaling, "rope_theta": 5.0}
+    config = {**TINY["llama"], "model_type": "llama", "rope_scaling": scaling, "rope_theta": 5.0}
     before = {**config, "rope_scaling": dict(scaling)}
     read_spec(config, "x")
     assert config == before
@@ -204,4 +228,4 @@ def test_the_reader_leaves_the_configuration_alone() -> None:
 def test_every_family_names_its_types_once() -> None:
     types = [kind for entry in FAMILIES for kind in entry.model_types]
     assert len(types) == len(set(types))
-    assert set(types) == set(TINY)
+    assert set(types) == set(TINY) == set(STATED)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from described_folders import TINY, folder, refusal
+from stated_sizes import sizes_of
 
 from inferometer.errors import UserError
 from inferometer.model import gguf, store
@@ -61,14 +62,20 @@ def test_end_tokens(tmp_path: Path, config: dict[str, Any], generation: dict[str
 def test_an_end_token_that_is_left_out_is_the_family_s(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     for kind in ("bloom", "opt", "gpt2", "gpt_bigcode", "llama", "mistral", "qwen2", "bert"):
-        found = describe(str(folder(tmp_path / kind, {"model_type": kind})))
-        theirs = transformers.AutoConfig.for_model(kind).eos_token_id
+        defaults = transformers.AutoConfig.for_model(kind)
+        found = describe(str(folder(tmp_path / kind, sizes_of(kind, defaults.to_dict()))))
+        theirs = defaults.eos_token_id
         assert found.eos_token_ids == (() if theirs is None else (theirs,))
 
 
 @pytest.mark.parametrize("value", ["2", True, [1, "2"], 2.0, {"a": 1}])
 def test_a_malformed_end_token_is_said(tmp_path: Path, value: Any) -> None:
     assert "eos_token_id" in refusal(str(folder(tmp_path / "tiny", {**TINY, "eos_token_id": value})))
+
+
+def test_a_configuration_that_lacks_sizes_is_named_with_them(tmp_path: Path) -> None:
+    path = folder(tmp_path / "tiny", {option: value for option, value in TINY.items() if option not in ("n_embd", "vocab_size")})
+    assert refusal(str(path)).startswith(f"{path / 'config.json'} lacks n_embd, vocab_size: without those it describes no model; ")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "null", "[" * 100_000, "\\xff", '{"a": ' + "1" * 5000 + "}"])

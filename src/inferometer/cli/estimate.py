@@ -18,6 +18,7 @@ from inferometer.estimate.fewer import faster_on_fewer
 from inferometer.estimate.groups import Order
 from inferometer.estimate.layout import PARALLELS
 from inferometer.estimate.memory import is_cpu
+from inferometer.estimate.plain import faster_in_plain
 from inferometer.estimate.stack import STACKS
 from inferometer.hardware.catalogue import CPU
 from inferometer.model.byte_size import gib
@@ -104,27 +105,32 @@ def run(arguments: argparse.Namespace) -> int:
         write(arguments.plot, draw(arguments.plot_kind, found, lambda change: estimate(model, **{**asked, **change})))
     elif arguments.plot_kind is not None:
         raise UserError(f"--plot-kind {arguments.plot_kind} needs --plot FILE.svg to draw into")
+    plain = faster_in_plain(found, lambda: estimate(model, **{**asked, "quantize": None}))
     if arguments.json:
-        json.dump(_document(found), sys.stdout, allow_nan=False, indent=2)
+        json.dump(_document(found, plain), sys.stdout, allow_nan=False, indent=2)
         print()
     else:
-        print(text(found, faster_on_fewer(found, lambda devices: estimate(model, **{**asked, **_on(found, devices)}))), end="")
+        fewer = faster_on_fewer(found, lambda devices: estimate(model, **{**asked, **_on(found, devices)}))
+        print(text(found, fewer, plain), end="")
     if arguments.require_fit and not found.fits:
         raise UserError(f"--require-fit: {found.request.spec.name} is {_shortage(found)}")
     return 0
 
 
-def _document(found: Estimate) -> dict[str, Any]:
+def _document(found: Estimate, plain: Mapping[Phase, Estimate]) -> dict[str, Any]:
     reason = unmeasured(found)
-    return {**found.to_dict(), **({} if reason is None else {"verify": None}), "unmeasured": reason}
+    faster = {phase: each.phases[phase].cost.ms for phase, each in plain.items()}
+    return {**found.to_dict(), "faster_unquantized": faster, **({} if reason is None else {"verify": None}), "unmeasured": reason}
 
 
-def text(found: Estimate, fewer: Mapping[Phase, Estimate] | None = None) -> str:
+def text(found: Estimate, fewer: Mapping[Phase, Estimate] | None = None, plain: Mapping[Phase, Estimate] | None = None) -> str:
     """The estimate for a reader: each time beside its interval, its bound and what binds; memory by use; time by kind of op.
 
-    fewer: of phases that are faster on fewer devices, what they take there.
+    fewer: of phases that are faster on fewer devices, what they take there. plain: of those that are with weights as they are.
     """
-    times = [*_times(found), *(_on_fewer(phase, each) for phase, each in (fewer or {}).items())]
+    faster = [_on_fewer(phase, each) for phase, each in (fewer or {}).items()]
+    faster += [_in_plain(phase, each) for phase, each in (plain or {}).items()]
+    times = [*_times(found), *faster]
     return "\n".join([_title(found), "", *times, "", *_memory(found), "", *_kinds(found), "", *_basis(found)]) + "\n"
 
 
@@ -137,6 +143,10 @@ def _on_fewer(phase: Phase, fewer: Estimate) -> str:
     asked = fewer.request
     over = "" if asked.link is None or asked.layout.devices == 1 else f" over {asked.link.name}"
     return f"{_PHASES[phase]} is faster on {asked.layout.devices}{over}: {_ms(fewer.phases[phase].cost.ms)} ms"
+
+
+def _in_plain(phase: Phase, plain: Estimate) -> str:
+    return f"{_PHASES[phase]} is faster with {plain.request.formats.dtype} weights: {_ms(plain.phases[phase].cost.ms)} ms"
 
 
 def _here() -> str:

@@ -7,7 +7,6 @@ import dataclasses
 import io
 import json
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
@@ -20,6 +19,7 @@ from inferometer.cli.options import (
     add_parallel_options,
     add_sampling_options,
     at_least,
+    named_by_flags,
     sampling_params,
     tensor_parallel,
 )
@@ -30,7 +30,7 @@ from inferometer.model.presets import preset
 from inferometer.schedule.sampling import SamplingParams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from inferometer.engine.llm import LLM
     from inferometer.schedule.completion import Completion, StreamedToken
@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     prompts = arguments.prompt or [_standard_input()]
     if len(prompts) > 1 and _names_a_model(prompts[0]):
         tell(f"warning: {prompts[0]} is a prompt here, and the model is another; --model {prompts[0]} loads it")
-    with _named_by_flags(), _open(arguments) as llm:
+    with named_by_flags(), _open(arguments) as llm:
         encode = _encoder(llm, arguments)
         tokens = llm.stream([encode(prompt) for prompt in prompts], params)
         if arguments.json:
@@ -94,15 +94,6 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             _print(tokens, len(prompts))
     return 0
-
-
-@contextmanager
-def _named_by_flags() -> Iterator[None]:
-    """What the engine refuses within is told by the flag, and not by the name that the parameter has in Python."""
-    try:
-        yield
-    except UserError as error:
-        raise type(error)(str(error).replace("max_new_tokens", "--max-new-tokens")) from error
 
 
 def _names_a_model(text: str) -> bool:

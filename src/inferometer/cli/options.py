@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from inferometer.errors import UserError
 from inferometer.model.formats import KEPT_HEAD, ROUNDED_FORMATS
 from inferometer.schedule.admission import ADMISSIONS
 from inferometer.schedule.groups import GROUP_SIZE
-from inferometer.schedule.sampling import SEEDS, SamplingParams
+from inferometer.schedule.sampling import SEEDS, NamedError, SamplingParams
 
 MODEL_HELP = "Hub id, folder, .gguf file or preset (default: the embedded model)"
 
@@ -150,13 +152,22 @@ def sampling_params(arguments: argparse.Namespace, **more: Any) -> SamplingParam
     names = ("temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "frequency_penalty", "presence_penalty")
     given = {name: getattr(arguments, name, None) for name in names}
     wanted = {name: value for name, value in given.items() if value is not None} | more
-    try:
+    with named_by_flags():
         return SamplingParams(do_sample=arguments.do_sample, watermark=arguments.watermark, **wanted)
-    except UserError as error:
-        field, _, rest = str(error).partition(" ")
-        stem = field.partition("[")[0]
-        rest = rest.replace("max_new_tokens", "--max-new-tokens")
-        raise UserError(f"--{stem.replace('_', '-')} {rest}" if stem in (*wanted, "watermark") else str(error)) from None
+
+
+@contextmanager
+def named_by_flags() -> Iterator[None]:
+    """What is refused within is told by the flags, and not by the names that their parameters have in Python."""
+    try:
+        yield
+    except NamedError as error:
+        raise UserError(error.told(_flag)) from error
+
+
+def _flag(parameter: str) -> str:
+    """That sets it, each time for one of its items."""
+    return f"--{parameter.partition('[')[0].replace('_', '-')}"
 
 
 def at_least(least: int) -> Any:

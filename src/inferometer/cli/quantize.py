@@ -9,6 +9,7 @@ from pathlib import Path
 from inferometer.cli.options import add_model, at_least, rounded_formats
 from inferometer.cli.progress import Bar
 from inferometer.cli.quality import read_text
+from inferometer.cli.streams import tell
 from inferometer.errors import UserError
 from inferometer.model.byte_size import gib
 from inferometer.model.formats import COMPUTE_DTYPES, DTYPE_ALIASES, KEPT_HEAD_FORMATS, ROUNDED_FORMATS, weight_format
@@ -59,6 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
         windows=arguments.windows or WINDOWS,
         device=arguments.device,
         progress=Bar,
+        say=tell,
     )
     size = sum(path.stat().st_size for path in arguments.output.iterdir())
     if arguments.json:

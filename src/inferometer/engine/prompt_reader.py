@@ -9,7 +9,7 @@ from inferometer.engine.sampler import check
 from inferometer.errors import UserError
 from inferometer.model.spec import ModelSpec
 from inferometer.schedule.request import Request, request_seed
-from inferometer.schedule.sampling import SamplingParams
+from inferometer.schedule.sampling import NamedError, SamplingParams
 from inferometer.text.tokenizer import Tokenizer
 
 Prompts = str | Sequence[str | Sequence[int]]
@@ -91,7 +91,8 @@ class PromptReader:
         limit = self.context_limit
         if limit is not None and prompt + new > limit:
             what = "positions" if limit == self.spec.context_limit else "tokens of its sliding window"
-            raise UserError(
+            raise NamedError.of(
                 f"{prompt} prompt tokens and {new} new ones are more than the {limit} {what} of {self.spec.name}; "
-                "shorten the prompt or lower --max-new-tokens"
+                "shorten the prompt or lower ",
+                "max_new_tokens",
             )

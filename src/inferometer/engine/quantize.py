@@ -18,6 +18,7 @@ from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.model.description import describe, with_weights
 from inferometer.model.families import family
 from inferometer.model.formats import WeightFormat
+from inferometer.model.scratch import remove_abandoned
 from inferometer.nn.formats.calibration import calibrate
 from inferometer.nn.formats.folder import Matrices, QuantisedFolder, check_free, matrices_to_nearest
 from inferometer.nn.formats.layout import QuantLayout
@@ -65,13 +66,16 @@ def quantize(
     windows: int = WINDOWS,
     device: str = "auto",
     progress: Callable[[str, str], Progress],
+    say: Callable[[str], None] = lambda line: None,
 ) -> Quantised:
     """Writes the folder and returns what it is of.
 
     dtype: of all that stays plain, None for as it is stored. text: to calibrate on `device` with, `windows` pieces of it. progress: from
-    a label and a unit. Raises UserError, one line, for whatever cannot be read, calibrated or written.
+    a label and a unit. say: is told in a line of what a killed run had left beside the folder, which goes. Raises UserError, one line, for
+    whatever cannot be read, calibrated or written.
     """
     check_free(folder)
+    remove_abandoned(folder, say)
     description = with_weights(describe(model))
     kind = family(description.spec.family)
     with closing(open_source(description)) as source:

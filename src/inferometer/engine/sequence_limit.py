@@ -22,7 +22,8 @@ def check_length(request: Request, spec: ModelSpec) -> None:
     longest = sequence_limit(spec)
     if request.tokens - 1 > longest:  # the last token is never run
         prompt, new = len(request.prompt_token_ids), request.params.max_new_tokens
-        raise RequestTooLargeError(
+        raise RequestTooLargeError.of(
             f"a prompt of {prompt} tokens and {new} new ones are more than the {longest} tokens that a sequence of "
-            f"{spec.name} can have; use a shorter prompt or a smaller max_new_tokens"
+            f"{spec.name} can have; use a shorter prompt or a smaller ",
+            "max_new_tokens",
         )

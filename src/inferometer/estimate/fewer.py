@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from inferometer.estimate.answer import Estimate, Phase
 from inferometer.estimate.memory import is_cpu
 
-# What runs scatter, as in comparisons.
-_NOTICED = 1.02
+NOTICED: Final = 1.02
+"""What runs scatter, as in comparisons."""
 
 
 def faster_on_fewer(found: Estimate, on: Callable[[int], Estimate]) -> dict[Phase, Estimate]:
@@ -23,7 +24,7 @@ def faster_on_fewer(found: Estimate, on: Callable[[int], Estimate]) -> dict[Phas
         devices //= 2
         fewer = on(devices)
         for phase, each in found.phases.items():
-            limit = fastest[phase].phases[phase].cost.ms if phase in fastest else each.cost.ms / _NOTICED
+            limit = fastest[phase].phases[phase].cost.ms if phase in fastest else each.cost.ms / NOTICED
             if fewer.fits and fewer.phases[phase].cost.ms < limit:
                 fastest[phase] = fewer
     return fastest

@@ -15,7 +15,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -24,6 +23,7 @@ from typing import Final
 
 import torch
 
+from inferometer.model.scratch import scratch_beside
 from inferometer.model.store import cache_dir
 
 SOURCES: Final = Path(__file__).parent / "cpu"
@@ -177,11 +177,11 @@ def build(compiler: Sequence[str], path: Path, target: str | None = None) -> Non
     target: the compiler's flag for the processor to compile for; None for this one.
     Raises OSError or subprocess.SubprocessError where that fails.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     if target is None:
         target = "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"
-    with tempfile.TemporaryDirectory(prefix=".cpu-", dir=path.parent, ignore_cleanup_errors=True) as scratch:
-        made = Path(scratch) / path.name
+    # Beside a name that all libraries share: one of these sources, whose compiling was ended, is never compiled again once they change.
+    with scratch_beside(path.with_name("cpu")) as scratch:
+        made = scratch / path.name
         command = [*compiler, *FLAGS, target, str(SOURCES / "library.cpp"), "-o", str(made)]
         subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=TIMEOUT_S)
         made.replace(path)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from inferometer.errors import ModelError
 from inferometer.model import hub, store
 from inferometer.model.config import read_spec
-from inferometer.model.families.options import shown
+from inferometer.model.families.options import UnstatedError, shown
 from inferometer.model.presets import Preset, close_names, preset
 from inferometer.model.spec import ModelSpec
 
@@ -124,7 +124,10 @@ def _folder(path: Path, name: str, read: Reader) -> ModelDescription:
         files = sorted(entry.name for entry in path.glob("*.gguf"))
         remedy = f"pass one of its files, as in {path / files[0]}" if files else "pass the folder that holds it beside the weights"
         raise ModelError(f"folder {path} has no config.json: {remedy}")
-    spec = read(config, name)
+    try:
+        spec = read(config, name)
+    except UnstatedError as error:
+        raise UnstatedError.of(str(path / "config.json"), error.sizes) from None
     generation = _read_object(path / "generation_config.json") or {}
     eos = _eos_token_ids(str(path), spec, generation, config)
     return ModelDescription(name, spec, config, path, "folder", eos, None)

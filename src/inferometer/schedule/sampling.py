@@ -7,14 +7,35 @@ import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Self
 
 from inferometer.errors import UserError
 
 SEEDS = 2**64
 
 
-class ParameterError(UserError):
+class NamedError(UserError):
+    """A refusal that names parameters, as Python has them.
+
+    pieces: its words and the parameters' names by turns; words are first.
+    """
+
+    pieces: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, *pieces: str) -> Self:
+        """Of such pieces."""
+        error = cls("".join(pieces))
+        error.pieces = pieces
+        return error
+
+    def told(self, name: Callable[[str], str]) -> str:
+        """The same with the parameters named as whoever reads it gives them."""
+        pieces = self.pieces or (str(self),)
+        return "".join(name(piece) if place % 2 else piece for place, piece in enumerate(pieces))
+
+
+class ParameterError(NamedError):
     """A value that a parameter may not have. rule: the message without the value, which is told as Python writes it; value: that."""
 
     rule = ""
@@ -81,8 +102,8 @@ class SamplingParams:
             if not isinstance(getattr(self, name), bool):
                 raise _refusal(name, getattr(self, name), "True or False")
         if checked["min_new_tokens"] > checked["max_new_tokens"]:
-            allowed = f"at most max_new_tokens ({_shown(checked['max_new_tokens'])})"
-            raise _refusal("min_new_tokens", self.min_new_tokens, allowed)
+            most = f" ({_shown(checked['max_new_tokens'])})"
+            raise _refusal("min_new_tokens", self.min_new_tokens, "at most ", "max_new_tokens", most)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
@@ -173,9 +194,11 @@ def _items(name: str, value: object, allowed: str) -> tuple[Any, ...]:
     return tuple(value)
 
 
-def _refusal(name: str, value: object, allowed: str) -> ParameterError:
-    error = ParameterError(f"{name} must be {allowed}, not {_shown(value)}")
-    error.rule, error.value = f"{name} must be {allowed}", value
+def _refusal(name: str, value: object, allowed: str, *more: str) -> ParameterError:
+    """more: what is allowed goes on with a parameter, and words behind it."""
+    rule = ("", name, f" must be {allowed}", *more)
+    error = ParameterError.of(*rule[:-1], f"{rule[-1]}, not {_shown(value)}")
+    error.rule, error.value = "".join(rule), value
     return error
 
 

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable
 from collections.abc import Sequence as Many
 
-from inferometer.errors import UserError
 from inferometer.schedule.admission import Admission
 from inferometer.schedule.batch import Batch
 from inferometer.schedule.completion import FinishReason
@@ -14,11 +13,12 @@ from inferometer.schedule.finish import finish_reason
 from inferometer.schedule.pages import PagePool
 from inferometer.schedule.prefix import root_digest
 from inferometer.schedule.request import Request
+from inferometer.schedule.sampling import NamedError
 from inferometer.schedule.sequence import Sequence
 from inferometer.schedule.sweep import Sweep
 
 
-class RequestTooLargeError(UserError):
+class RequestTooLargeError(NamedError):
     """A request that could never run; the message says how many pages it needs and how many there are."""
 
 
@@ -92,9 +92,11 @@ class Scheduler:
         needed = self._most_pages(request)
         if needed > self.pool.pages:
             prompt, new = len(request.prompt_token_ids), request.params.max_new_tokens
-            raise RequestTooLargeError(
+            raise RequestTooLargeError.of(
                 f"a prompt of {prompt} tokens and {new} new ones need {needed} pages of KV cache ({self.pool.page_size} tokens each), "
-                f"{self.pool.pages} are available; use a shorter prompt or a smaller max_new_tokens, or raise --gpu-memory"
+                f"{self.pool.pages} are available; use a shorter prompt or a smaller ",
+                "max_new_tokens",
+                ", or raise --gpu-memory",
             )
 
     def add(self, request: Request) -> Sequence:

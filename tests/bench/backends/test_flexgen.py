@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ import torch
 from flexgen_stand_in import Package
 
 from inferometer.bench.backends.entries import FLEXGEN
-from inferometer.bench.backends.flexgen import FlexGenBackend, check_model, write_arrays
+from inferometer.bench.backends.flexgen import FlexGenBackend, check_model, open_backend, write_arrays
 from inferometer.bench.backends.hf import HFBackend
+from inferometer.bench.backends.opening import Opening
 from inferometer.bench.backends.prompts import random_prompts
 from inferometer.bench.backends.request import BenchRequest
 from inferometer.bench.measurement.check import check
@@ -23,6 +25,7 @@ from inferometer.model.config import read_spec
 from inferometer.model.description import ModelDescription, describe
 from inferometer.nn.load import open_source
 from inferometer.schedule.sampling import SamplingParams
+from killed_writers import leave
 from tiny_models import CONFIGS, tiny_model
 
 CPU = torch.device("cpu")
@@ -64,6 +67,16 @@ def test_weights_are_read_where_they_are_to_run(tmp_path: Path) -> None:
     source.read = reading  # type: ignore[method-assign]
     write_arrays(source, description.spec, tmp_path / "arrays", torch.device("cuda", 1))
     assert set(devices) == {torch.device("cuda", 1)}
+
+
+@pytest.mark.usefixtures("package")
+def test_a_model_that_a_killed_process_was_to_read_goes_with_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    description, temporary = described(tmp_path), tmp_path / "temporary"
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    leave(temporary / "inferometer-flexgen")
+    asked = BenchRequest(model=str(description.path), batch_sizes=(1,), weights="dummy", backends=("flexgen",))
+    open_backend(Opening(request=asked, description=description, device=CPU, dtype=torch.float16)).close()
+    assert list(temporary.iterdir()) == []
 
 
 @pytest.mark.parametrize("group", [None, 2])

@@ -23,6 +23,7 @@ from inferometer.bench.backends.step_gate import StepGate
 from inferometer.engine.device import synchronise
 from inferometer.errors import UserError
 from inferometer.model.families import family
+from inferometer.model.scratch import scratch_beside
 from inferometer.model.spec import ModelSpec
 from inferometer.nn.export import hf_state
 from inferometer.nn.source import CheckpointSource
@@ -34,10 +35,11 @@ def open_backend(opening: Opening) -> FlexGenBackend:
     """The weights go through a temporary folder, as the package reads them; groups are those of --admission zigzag."""
     order = opening.request.order()
     group = order.group_size if isinstance(order, Zigzag) else None
-    with opening.source() as (source, spec), tempfile.TemporaryDirectory() as folder:
+    # A whole model: what a process that was killed has left of one would fill the disk.
+    with opening.source() as (source, spec), scratch_beside(Path(tempfile.gettempdir()) / "inferometer-flexgen") as folder:
         check_model(spec)
-        write_arrays(source, spec, Path(folder) / f"{spec.name}-np", opening.device)
-        return FlexGenBackend(spec, folder, opening.device, group)
+        write_arrays(source, spec, folder / f"{spec.name}-np", opening.device)
+        return FlexGenBackend(spec, str(folder), opening.device, group)
 
 
 def check_model(spec: ModelSpec) -> None:

@@ -23,18 +23,19 @@ def _read(config: Mapping[str, Any], name: str) -> ModelSpec:
         raise options.unsupported("is_decoder", "BERT is run as an encoder")
     if options.raw("position_embedding_type", "absolute") != "absolute":
         raise options.unsupported("position_embedding_type", "BERT is run with absolute positions")
-    hidden, heads = options.size("hidden_size", 768), options.size("num_attention_heads", 12)
+    options.require("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+    hidden, heads = options.size("hidden_size"), options.size("num_attention_heads")
     head_size = options.head_size(hidden, heads, "num_attention_heads")
     positions = options.size("max_position_embeddings", 512)
     return options.spec(
         family="bert",
-        layers=options.layers("num_hidden_layers", 12),
+        layers=options.layers("num_hidden_layers"),
         hidden=hidden,
         heads=heads,
         kv_heads=heads,
         head_size=head_size,
-        feed_forward=options.size("intermediate_size", 3072),
-        vocabulary=options.size("vocab_size", 30_522),
+        feed_forward=options.size("intermediate_size"),
+        vocabulary=options.size("vocab_size"),
         positions=LearnedPositions(positions),
         norm="layer",
         norm_epsilon=options.number("layer_norm_eps", 1e-12, positive=False),

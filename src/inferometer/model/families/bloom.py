@@ -17,19 +17,20 @@ _BUFFER = re.compile(r"(^|\.)self_attention\.(masked_bias|bias|alibi)$")
 def _read(config: Mapping[str, Any], name: str) -> ModelSpec:
     options = Options(config, name, _SPELLINGS)
     options.require_runnable(("BloomForCausalLM", "BloomModel"))
-    hidden, heads = options.size("hidden_size", 64), options.size("n_head", 8)
+    options.require("hidden_size", "n_layer", "n_head", "vocab_size")
+    hidden, heads = options.size("hidden_size"), options.size("n_head")
     head_size = options.head_size(hidden, heads, "n_head")
     if options.flag("slow_but_exact", False) and options.size("pretraining_tp", 1) > 1:
         raise options.unsupported("slow_but_exact", "with pretraining_tp above 1 it leaves out biases")
     return options.spec(
         family="bloom",
-        layers=options.layers("n_layer", 2),
+        layers=options.layers("n_layer"),
         hidden=hidden,
         heads=heads,
         kv_heads=heads,
         head_size=head_size,
         feed_forward=4 * hidden,
-        vocabulary=options.size("vocab_size", 250_880),
+        vocabulary=options.size("vocab_size"),
         positions=Alibi(),
         norm="layer",
         norm_epsilon=options.number("layer_norm_epsilon", 1e-5, positive=False),

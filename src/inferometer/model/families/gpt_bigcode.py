@@ -22,18 +22,19 @@ _BUFFER = re.compile(r"(^|\.)attn\.(masked_)?bias$|^(transformer\.)?bias$")
 def _read(config: Mapping[str, Any], name: str) -> ModelSpec:
     options = Options(config, name, _SPELLINGS)
     options.require_runnable(("GPTBigCodeForCausalLM", "GPTBigCodeLMHeadModel", "GPTBigCodeModel"))
-    hidden, heads = options.size("n_embd", 768), options.size("n_head", 12)
+    options.require("n_embd", "n_layer", "n_head", "vocab_size")
+    hidden, heads = options.size("n_embd"), options.size("n_head")
     head_size = options.head_size(hidden, heads, "n_head")
     positions = options.size("n_positions", 1024)
     return options.spec(
         family="gpt_bigcode",
-        layers=options.layers("n_layer", 12),
+        layers=options.layers("n_layer"),
         hidden=hidden,
         heads=heads,
         kv_heads=1 if options.flag("multi_query", True) else heads,
         head_size=head_size,
         feed_forward=options.optional_size("n_inner") or 4 * hidden,
-        vocabulary=options.size("vocab_size", 50_257),
+        vocabulary=options.size("vocab_size"),
         positions=LearnedPositions(positions),
         norm="layer",
         norm_epsilon=options.number("layer_norm_epsilon", 1e-5, positive=False),

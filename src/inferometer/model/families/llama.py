@@ -21,17 +21,15 @@ class _Defaults:
     """What a model_type's configuration class assumes; kv_heads None: as many as heads."""
 
     architectures: tuple[str, ...]
-    vocabulary: int
-    feed_forward: int
     kv_heads: int | None
     positions: int
     window: int | None = None
 
 
 _DEFAULTS = {
-    "llama": _Defaults(("LlamaForCausalLM", "LLaMAForCausalLM", "LlamaModel"), 32_000, 11_008, None, 2048),
-    "mistral": _Defaults(("MistralForCausalLM", "MistralModel"), 32_000, 14_336, 8, 131_072, window=4096),
-    "qwen2": _Defaults(("Qwen2ForCausalLM", "Qwen2Model"), 151_936, 22_016, 32, 32_768, window=4096),
+    "llama": _Defaults(("LlamaForCausalLM", "LLaMAForCausalLM", "LlamaModel"), None, 2048),
+    "mistral": _Defaults(("MistralForCausalLM", "MistralModel"), 8, 131_072, window=4096),
+    "qwen2": _Defaults(("Qwen2ForCausalLM", "Qwen2Model"), 32, 32_768, window=4096),
 }
 
 
@@ -40,9 +38,10 @@ def _read(config: Mapping[str, Any], name: str) -> ModelSpec:
     kind = config["model_type"]
     defaults = _DEFAULTS[kind]
     options.require_runnable(defaults.architectures)
-    hidden, heads = options.size("hidden_size", 4096), options.size("num_attention_heads", 32)
+    options.require("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+    hidden, heads = options.size("hidden_size"), options.size("num_attention_heads")
     head_size = options.optional_size("head_dim") or options.head_size(hidden, heads, "num_attention_heads")
-    layers = options.layers("num_hidden_layers", 32)
+    layers = options.layers("num_hidden_layers")
     rotary, context_limit = read_rotary(options, positions=options.size("max_position_embeddings", defaults.positions), head_size=head_size)
     attention_bias = kind == "llama" and options.flag("attention_bias", False)
     return options.spec(
@@ -52,8 +51,8 @@ def _read(config: Mapping[str, Any], name: str) -> ModelSpec:
         heads=heads,
         kv_heads=options.optional_size("num_key_value_heads", defaults.kv_heads) or heads,
         head_size=head_size,
-        feed_forward=options.size("intermediate_size", defaults.feed_forward),
-        vocabulary=options.size("vocab_size", defaults.vocabulary),
+        feed_forward=options.size("intermediate_size"),
+        vocabulary=options.size("vocab_size"),
         positions=rotary,
         norm="rms",
         norm_epsilon=options.number("rms_norm_eps", 1e-6, positive=False),

@@ -16,7 +16,8 @@ _VERSION = re.compile(r"(^|\.)decoder\.version$")
 def _read(config: Mapping[str, Any], name: str) -> ModelSpec:
     options = Options(config, name)
     options.require_runnable(("OPTForCausalLM", "OPTModel"))
-    hidden, heads = options.size("hidden_size", 768), options.size("num_attention_heads", 12)
+    options.require("hidden_size", "num_hidden_layers", "num_attention_heads", "ffn_dim", "vocab_size")
+    hidden, heads = options.size("hidden_size"), options.size("num_attention_heads")
     head_size = options.head_size(hidden, heads, "num_attention_heads")
     positions = options.size("max_position_embeddings", 2048)
     norm_before = options.flag("do_layer_norm_before", True)
@@ -24,13 +25,13 @@ def _read(config: Mapping[str, Any], name: str) -> ModelSpec:
     bias = options.flag("enable_bias", True)
     return options.spec(
         family="opt",
-        layers=options.layers("num_hidden_layers", 12),
+        layers=options.layers("num_hidden_layers"),
         hidden=hidden,
         heads=heads,
         kv_heads=heads,
         head_size=head_size,
-        feed_forward=options.size("ffn_dim", 3072),
-        vocabulary=options.size("vocab_size", 50_272),
+        feed_forward=options.size("ffn_dim"),
+        vocabulary=options.size("vocab_size"),
         positions=LearnedPositions(positions, offset=2),
         norm="layer",
         norm_epsilon=1e-5,

@@ -1,6 +1,7 @@
 """A Hugging Face configuration read option by option, with types, ranges and defaults checked.
 
-Defaults are those of the family's configuration class in transformers 5: an option that a config.json leaves out means that value.
+Defaults are those of the family's configuration class in transformers 5: an option that a config.json leaves out means that value. But the
+sizes that make a model the one that it is have none here: what lacks them is a mistake, and not the model that the class describes.
 Whatever is wrong is a `ModelError` of one line that names the model, the option and its value.
 """
 
@@ -38,6 +39,22 @@ _ACTIVATIONS: dict[str, Activation] = {
 }
 
 
+class UnstatedError(ModelError):
+    """A configuration that lacks `sizes` without which it describes no model."""
+
+    sizes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, where: str, sizes: Sequence[str]) -> UnstatedError:
+        """That it is so of the configuration at `where`."""
+        error = cls(
+            f"{where} lacks {', '.join(sizes)}: without {'that' if len(sizes) == 1 else 'those'} it describes no model; "
+            "take the whole file that was published with the weights, or add what it lacks"
+        )
+        error.sizes = tuple(sizes)
+        return error
+
+
 class Options:
     """The options of one configuration.
 
@@ -69,6 +86,12 @@ class Options:
     def unsupported(self, option: str, reason: str) -> ModelError:
         """The complaint that `option` asks for what is not run."""
         return self.error(f"{self._spelling(option)} = {shown(self.raw(option))} is not supported: {reason}")
+
+    def require(self, *sizes: str) -> None:
+        """Raises UnstatedError where any of them is not there."""
+        lacking = [size for size in sizes if size not in self]
+        if lacking:
+            raise UnstatedError.of(f"{self.name}: the configuration", lacking)
 
     def size(self, option: str, default: int | None = None, *, largest: int = LARGEST_SIZE) -> int:
         """A whole number from 1 to `largest`. Without a default the option must be there."""
@@ -102,9 +125,9 @@ class Options:
             raise self.malformed(option, "true or false")
         return value
 
-    def layers(self, option: str, default: int) -> int:
-        """A number of layers."""
-        return self.size(option, default, largest=MOST_LAYERS)
+    def layers(self, option: str) -> int:
+        """A number of layers, which must be there."""
+        return self.size(option, largest=MOST_LAYERS)
 
     def activation(self, option: str, default: str) -> Activation:
         """The activation that transformers knows by this name."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +21,7 @@ from inferometer.model.description import ModelDescription
 from inferometer.model.formats import WeightFormat
 from inferometer.model.parameters import head_matrix
 from inferometer.model.quantisation import VERSION
+from inferometer.model.scratch import scratch_beside
 from inferometer.model.spec import ModelSpec
 from inferometer.nn.formats.layout import format_layouts
 from inferometer.nn.formats.rounding import round_into
@@ -196,19 +196,14 @@ def _stored(piece: Piece, weight: QuantWeight, *, head: bool) -> Iterator[tuple[
 @contextmanager
 def _appearing(folder: Path) -> Iterator[Path]:
     """A folder beside `folder` that takes its place at the end, and goes if anything is raised."""
-    folder = folder.absolute()
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
+    with scratch_beside(folder) as scratch:
         yield scratch
-        scratch.chmod(0o755)
         for path in scratch.iterdir():
             _sync(path)
+        check_free(folder)  # of two that write one folder, the last to end
         if folder.is_dir():
             folder.rmdir()
         os.rename(scratch, folder)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _sync(path: Path) -> None:
