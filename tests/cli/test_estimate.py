@@ -246,6 +246,9 @@ def test_fewer_devices_that_are_faster_are_named(capsys: pytest.CaptureFixture[s
     assert "prefill is faster on 2" in asked("llama-3.1-70b", "--device", "h100-pcie", "--gpus", "4")
     assert "prefill is faster on" not in asked("llama-3.1-70b", "--device", "h100-pcie", "--gpus", "4", batch=64)
     assert "\nprefill is faster on 1: " in asked("opt-125m", "--device", "rtx-4090", "--gpus", "4", "--link", "pcie4")
+    two, four = (json.loads(asked("llama-3.1-8b", "--device", "h100-pcie", "--gpus", gpus, "--json")) for gpus in ("2", "4"))
+    assert two["faster_on_fewer"] == {}
+    assert four["faster_on_fewer"] == {"prefill_ms": {"devices": 2, "ms": two["prefill_ms"]}}
 
 
 ROWS = ["estimate", "llama-3.1-8b", "--sequence-length", "64"]

@@ -106,21 +106,26 @@ def run(arguments: argparse.Namespace) -> int:
     elif arguments.plot_kind is not None:
         raise UserError(f"--plot-kind {arguments.plot_kind} needs --plot FILE.svg to draw into")
     plain = faster_in_plain(found, lambda: estimate(model, **{**asked, "quantize": None}))
+    fewer = faster_on_fewer(found, lambda devices: estimate(model, **{**asked, **_on(found, devices)}))
     if arguments.json:
-        json.dump(_document(found, plain), sys.stdout, allow_nan=False, indent=2)
+        json.dump(_document(found, fewer, plain), sys.stdout, allow_nan=False, indent=2)
         print()
     else:
-        fewer = faster_on_fewer(found, lambda devices: estimate(model, **{**asked, **_on(found, devices)}))
         print(text(found, fewer, plain), end="")
     if arguments.require_fit and not found.fits:
         raise UserError(f"--require-fit: {found.request.spec.name} is {_shortage(found)}")
     return 0
 
 
-def _document(found: Estimate, plain: Mapping[Phase, Estimate]) -> dict[str, Any]:
+def _document(found: Estimate, fewer: Mapping[Phase, Estimate], plain: Mapping[Phase, Estimate]) -> dict[str, Any]:
     reason = unmeasured(found)
-    faster = {phase: each.phases[phase].cost.ms for phase, each in plain.items()}
-    return {**found.to_dict(), "faster_unquantized": faster, **({} if reason is None else {"verify": None}), "unmeasured": reason}
+    faster = {
+        "faster_on_fewer": {
+            phase: {"devices": each.request.layout.devices, "ms": each.phases[phase].cost.ms} for phase, each in fewer.items()
+        },
+        "faster_unquantized": {phase: each.phases[phase].cost.ms for phase, each in plain.items()},
+    }
+    return {**found.to_dict(), **faster, **({} if reason is None else {"verify": None}), "unmeasured": reason}
 
 
 def text(found: Estimate, fewer: Mapping[Phase, Estimate] | None = None, plain: Mapping[Phase, Estimate] | None = None) -> str:
