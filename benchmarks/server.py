@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import statistics
 import tempfile
@@ -80,7 +81,8 @@ def beside(plan: Plan, server: Server) -> dict[str, Any]:
         median = statistics.median(after - before for before, after in pairs)
         during = max(after - before for before, after in pairs if after >= sent and before <= long[0])
         quiet = max(after - before for before, after in pairs if after < sent or before > long[0])
-        worst.append((during / median, during * 1e3, quiet * 1e3, median * 1e3, (long[0] - sent) * 1e3))
+        ratio = during / median if median else math.inf  # zero: most tokens were read together with the one before
+        worst.append((ratio, during * 1e3, quiet * 1e3, median * 1e3, (long[0] - sent) * 1e3))
     ratio, longest, quiet_ms, median_ms, ttft_ms = max(worst)
     return {
         "measured": "beside", "streams": 32, "long_prompt": plan.long_prompt, "longest_of_median": ratio, "longest_gap_ms": longest,
