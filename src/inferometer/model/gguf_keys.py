@@ -5,8 +5,7 @@ from __future__ import annotations
 import struct
 from math import isfinite
 
-from inferometer.errors import ModelError
-from inferometer.model.families.options import shown
+from inferometer.errors import ModelError, shown
 from inferometer.model.gguf_file import GgufArray, GgufFile
 
 _LARGEST_SIZE = 2**31 - 1
@@ -44,7 +43,7 @@ class Keys:
                 raise ModelError(f"{self._file.path}: {self.name(key)} differs between layers, which is not supported")
             (value,) = distinct
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _LARGEST_SIZE:
-            raise ModelError(f"{self._file.path}: {self.name(key)} must be a positive whole number, not {value!r}")
+            raise ModelError(f"{self._file.path}: {self.name(key)} must be a positive whole number, not {shown(value)}")
         return value
 
     def optional_size(self, key: str) -> int | None:
@@ -63,12 +62,12 @@ class Keys:
     def text(self, key: str, default: str) -> str:
         value = self._file.metadata.get(self.name(key), default)
         if not isinstance(value, str):
-            raise ModelError(f"{self._file.path}: {self.name(key)} must be text, not {value!r}")
+            raise ModelError(f"{self._file.path}: {self.name(key)} must be text, not {shown(value)}")
         return value
 
     def refused(self, key: str) -> ModelError:
         """The error for a setting that is understood but cannot be run exactly."""
-        return ModelError(f"{self._file.path}: {self.name(key)} = {self._file.metadata.get(self.name(key))!r} is not supported")
+        return ModelError(f"{self._file.path}: {self.name(key)} = {shown(self._file.metadata.get(self.name(key)))} is not supported")
 
 
 def shortest_float(value: float) -> float:

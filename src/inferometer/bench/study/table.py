@@ -37,7 +37,7 @@ from inferometer.bench.study.layout import (
     PlotSpec,
     TableSpec,
 )
-from inferometer.errors import UserError
+from inferometer.errors import UserError, shown
 from inferometer.hardware.table import Table
 
 __all__ = ["PlotSpec", "TableSpec", "plot_of", "table_of"]
@@ -66,7 +66,7 @@ def plot_of(values: Mapping[str, Any]) -> PlotSpec:
 
 def _read(values: Mapping[str, Any], name: str, make: Callable[[Table], _Made]) -> _Made:
     if not isinstance(values, Mapping):
-        raise ValueError(f"{name} must be a table, not {values!r}")
+        raise ValueError(f"{name} must be a table, not {shown(values)}")
     table = Table(values, name)
     try:
         made = make(table)
