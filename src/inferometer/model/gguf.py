@@ -46,7 +46,7 @@ def gguf_config(path: Path | str) -> dict[str, Any]:
 
 
 def config_of(file: GgufFile) -> dict[str, Any]:
-    """gguf_config for a file that is open already."""
+    """gguf_config for a file that is open already. Raises ModelError as it does."""
     kind = architecture(file)
     keys = Keys(file, kind)
     reader, known = _READERS[kind]
