@@ -18,7 +18,7 @@ from inferometer.estimate.stack import STACKS
 from inferometer.hardware.catalogue import slugs
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md")] + sorted((ROOT / "docs").glob("*.md"))
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "CHANGELOG.md")] + sorted((ROOT / "docs").glob("*.md"))
 PAGE_OF = {command: f"{command}.md" for command in COMMANDS} | {"study": "studies.md"}
 # Flags of other programs that the pages name.
 ELSEWHERE = {"--nnodes", "--nproc-per-node", "--node-rank", "--check", "--add", "--only", "--suggest"}

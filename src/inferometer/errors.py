@@ -6,7 +6,9 @@ import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
+
+_MOST_SHOWN: Final = 80
 
 
 class UserError(Exception):
@@ -30,6 +32,15 @@ class PointlessWarning(UserWarning):
 
 class DamageWarning(UserWarning):
     """Part of a file could not be read and is left out; the command line prints it as one line."""
+
+
+def shown(value: object, form: Callable[[Any], str] = repr) -> str:
+    """`value` as a message quotes it: on one line, in at most 80 characters. form: how it is spelled, if not as Python spells it."""
+    try:
+        text = " ".join(line.strip() for line in form(value).splitlines())
+    except (ValueError, RecursionError):  # a whole number with more digits than Python converts, or nesting deeper than it follows
+        return f"a value of type {type(value).__name__} too large to be shown"
+    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."
 
 
 def warn_in_one_line() -> None:

@@ -15,16 +15,11 @@ from inferometer.estimate.layout import Layout
 from inferometer.estimate.limits import limits
 from inferometer.estimate.measured import load_calibration
 from inferometer.estimate.power import power
-from inferometer.estimate.stack import CONSTANTS, STACKS, Stack, find_stack
+from inferometer.estimate.stack import STACKS, Stack, find_stack
 from inferometer.hardware.catalogue import find_device
 from inferometer.model.description import describe
 from inferometer.model.formats import Formats
 from inferometer.model.step import Step, decode, prefill
-
-ISSUES_STACKS = {
-    "native", "hf-eager", "hf-compile", "torch-eager-forward", "deepspeed", "tgi", "fastertransformer", "flexgen", "eet", "lightseq",
-    "vllm", "llamacpp", "gpt-fast",
-}  # fmt: skip
 
 
 def _estimate(model: str = "llama-2-7b", device: str = "a100-sxm-80gb", **changes: object) -> Estimate:
@@ -36,21 +31,6 @@ def _ms(found: Estimate) -> tuple[float, float]:
     assert found.prefill_ms is not None
     assert found.decode_token_ms is not None
     return found.prefill_ms, found.decode_token_ms
-
-
-def test_every_stack_of_the_contract_is_there() -> None:
-    assert set(STACKS) >= ISSUES_STACKS
-    with pytest.raises(UserError, match="did you mean vllm"):
-        find_stack("vlm")
-
-
-def test_constants_can_be_replaced_and_only_they() -> None:
-    stack = find_stack("vllm").with_constants({"step_s": 1.0})
-    assert (stack.step_s, stack.kernel_s) == (1.0, find_stack("vllm").kernel_s)
-    assert {"matmul_share", "launch_s", "sorting_bytes"} <= set(CONSTANTS)
-    for name in ("page_size", "nonsense"):
-        with pytest.raises(KeyError):
-            stack.with_constants({name: 1.0})
 
 
 @pytest.mark.parametrize("device", ["a100-sxm-80gb", "h100-sxm", "v100-sxm-32gb", "rtx-4090"])

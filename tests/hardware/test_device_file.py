@@ -52,7 +52,8 @@ def test_a_base_gives_what_the_file_leaves_out(tmp_path: Path) -> None:
     assert device.tensor == base.tensor
     assert device.ports == base.ports
     assert device.driver_names == ()
-    assert "mine.toml" in device.source_of("memory_bandwidth_gb_s")
+    assert "mine.toml" in device.source
+    assert "memory_bandwidth_gb_s" not in dict(device.sources)
 
 
 def test_a_base_may_be_given_other_rates(tmp_path: Path) -> None:

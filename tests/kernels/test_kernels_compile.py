@@ -17,10 +17,8 @@ from compiled_kernels import (
     half,
     invariant,
     linear,
-    mailbox,
     pages,
     prefill,
-    shared_rows,
 )
 from inferometer.kernels import (
     decode_short,
@@ -35,10 +33,7 @@ from inferometer.kernels import (
     quant_linear,
     quant_widened,
     ragged_prefill,
-    rank_gather,
     rank_peaks,
-    rank_rows,
-    rank_sum,
     rotary_write,
     skinny,
     spread_heads,
@@ -232,40 +227,6 @@ class TestCommonCards:
     @pytest.mark.parametrize("vocabulary", [300, 50257])
     def test_log_softmax(self, card: Card, vocabulary: int) -> None:
         log_softmax.log_softmax_triton(torch.zeros(4, vocabulary))
-        card.check(kernels=1)
-
-
-@pytest.mark.parametrize("card", [80, 90], indirect=True)
-class TestRanks:
-    """Cards that reach each other."""
-
-    @pytest.mark.parametrize(("size", "hidden"), [(2, 4096), (4, 4096), (8, 4096), (3, 7168), (2, 768)])
-    @pytest.mark.parametrize("kind", ["layer", "rms"])
-    def test_rank_sum(self, card: Card, size: int, hidden: int, kind: NormKind) -> None:
-        box, x = mailbox(size), torch.zeros(3, hidden, dtype=torch.bfloat16)
-        rank_sum.rank_sum_norm(x, x.clone(), norm.NormWeights(kind, 1e-5, x[0], x[0] if kind == "layer" else None), box)
-        rank_sum.rank_sum(x, box)
-        rank_sum.rank_sum(torch.zeros(2, dtype=torch.float32), box)
-        rank_sum.rank_sum_add(x[0, :768], x[1, :768], box)
-        rank_sum.rank_sum_norm(x, x.clone(), norm.NormWeights(kind, 1e-5, x[0], x[0] if kind == "layer" else None), box, paired=True)
-        rank_sum.rank_sum(x, box, paired=True)
-        rank_sum.rank_sum_add(x[0, :768], x[1, :768], box, paired=True)
-        card.check(kernels=7)
-
-    @pytest.mark.parametrize(("size", "hidden"), [(2, 4096), (4, 8192), (8, 4096), (3, 7168), (2, 768)])
-    @pytest.mark.parametrize("kind", ["layer", "rms"])
-    def test_rank_rows(self, card: Card, size: int, hidden: int, kind: NormKind) -> None:
-        shared, x = shared_rows(size), torch.zeros(3, hidden, dtype=torch.bfloat16)
-        rank_rows.rank_rows(x, shared, 0, x.clone(), norm.NormWeights(kind, 1e-5, x[0], x[0] if kind == "layer" else None))
-        rank_rows.rank_rows(x, shared, 1)
-        rank_rows.rank_copies(x, shared, 0)
-        rank_rows.rank_rows(x, shared, 0, x.clone(), norm.NormWeights(kind, 1e-5, x[0], x[0] if kind == "layer" else None), around=True)
-        rank_rows.rank_rows(x, shared, 1, around=True)
-        card.check(kernels=5)
-
-    @pytest.mark.parametrize("dtype", [torch.int64, torch.bfloat16, torch.uint8])
-    def test_rank_gather(self, card: Card, dtype: torch.dtype) -> None:
-        rank_gather.rank_gather(torch.zeros(3, 5, dtype=dtype), torch.zeros(3, 10, dtype=dtype), mailbox(2))
         card.check(kernels=1)
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import platform
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -17,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from inferometer.engine.sampler import SamplingBatch, SamplingRow, sample
-from inferometer.kernels.cpu_library import CpuLibrary, build, cpu_library
+from inferometer.kernels.cpu_library import cpu_library
 from inferometer.model.spec import Activation, Alibi, LearnedPositions, ModelSpec, Rotary
 from inferometer.nn.batch import CachedRows, RaggedBatch
 from inferometer.nn.cache import PagedCache
@@ -147,36 +145,6 @@ def test_in_bfloat16_it_is_as_near_to_float32_as_the_modules_are(name: str, cont
     theirs, ours = (swept(model, few, batch, 256)[1].float() for few in (None, few_of(model)))
     scale = float(wanted.abs().max())
     assert float((ours - wanted).abs().max()) <= 1.5 * float((theirs - wanted).abs().max()) + 2**-7 * scale
-
-
-@pytest.fixture(scope="module", params=["x86-64", "haswell", "skylake-avx512"])
-def plainer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CpuLibrary:
-    """The kernels as processors with fewer instructions than this one have them."""
-    if platform.machine() != "x86_64":
-        pytest.skip("for x86 processors")
-    needed = {"x86-64": "sse2", "haswell": "avx2", "skylake-avx512": "avx512dq"}[request.param]
-    if needed not in read_host_flags():
-        pytest.skip(f"this processor has no {needed}")
-    path = tmp_path_factory.mktemp("kernels") / "cpu.so"
-    build(["c++"], path, f"-march={request.param}")
-    return CpuLibrary(path)
-
-
-def read_host_flags() -> set[str]:
-    return set(Path("/proc/cpuinfo").read_text().split())
-
-
-@pytest.mark.slow  # three compilations of the whole library
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", ["llama", "bloom", "sizes that fit nothing", "wide"])
-def test_processors_with_fewer_instructions(plainer: CpuLibrary, name: str, dtype: torch.dtype) -> None:
-    model = model_of(SPECS[name], dtype)
-    batch = batch_of([(1, 300), (1, 16), (7, 9)], 97, 64)
-    wanted = swept(model, None, batch, 64)[1].float()
-    model.pack()
-    found = swept(model, FewTokens(model, plainer), batch, 64)[1].float()
-    error = 2e-5 if dtype == torch.float32 else 0.1
-    torch.testing.assert_close(found, wanted, rtol=error, atol=error * float(wanted.abs().max()))
 
 
 @pytest.mark.parametrize("gated", [False, True])

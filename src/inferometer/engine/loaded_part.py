@@ -13,7 +13,7 @@ from inferometer.engine.memory import check_weights
 from inferometer.engine.parallel.ranks import Ranks
 from inferometer.engine.residency.load import load_streamed
 from inferometer.engine.residency.storage import DeviceRoom, Storage, positive
-from inferometer.errors import UserError
+from inferometer.errors import UserError, shown
 from inferometer.model.description import ModelDescription
 from inferometer.model.families import family
 from inferometer.model.formats import WeightFormat
@@ -39,9 +39,9 @@ class DeviceLimits:
 
     def __post_init__(self) -> None:
         if self.gpu_memory is not None and not positive(self.gpu_memory):
-            raise UserError(f"gpu_memory must be a number of GiB above 0, not {self.gpu_memory!r}")
+            raise UserError(f"gpu_memory must be a number of GiB above 0, not {shown(self.gpu_memory)}")
         if not (positive(self.fraction) and self.fraction <= 1):
-            raise UserError(f"memory_fraction must be a number above 0 and at most 1, not {self.fraction!r}")
+            raise UserError(f"memory_fraction must be a number above 0 and at most 1, not {shown(self.fraction)}")
 
 
 @dataclass(frozen=True, slots=True)

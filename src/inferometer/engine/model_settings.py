@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from inferometer.errors import UserError
+from inferometer.errors import UserError, shown
 from inferometer.schedule.sampling import SEEDS
 
 
@@ -39,6 +39,6 @@ class ModelSettings:
 
     def __post_init__(self) -> None:
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < SEEDS:
-            raise UserError(f"seed must be a whole number from 0 to 2^64 - 1, not {self.seed!r}")
+            raise UserError(f"seed must be a whole number from 0 to 2^64 - 1, not {shown(self.seed)}")
         if not isinstance(self.deterministic, bool):
-            raise UserError(f"deterministic must be True or False, not {self.deterministic!r}")
+            raise UserError(f"deterministic must be True or False, not {shown(self.deterministic)}")

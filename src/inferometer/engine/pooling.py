@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from inferometer.errors import ModelError
+from inferometer.errors import ModelError, shown
 from inferometer.nn.batch import RaggedBatch
 from inferometer.nn.transformer import Transformer
 
@@ -62,7 +62,7 @@ def read_pooling(path: Path | None, *, has_pooler: bool) -> Pooling:
                 normalise = True
             case _:
                 raise ModelError(
-                    f"{path / 'modules.json'}: the module {kind or module!r} is not supported; use token states from another tool"
+                    f"{path / 'modules.json'}: the module {shown(kind or module)} is not supported; use token states from another tool"
                 )
     limits = path / "sentence_bert_config.json"
     longest = _read_json(limits, dict).get("max_seq_length") if limits.is_file() else None

@@ -31,8 +31,7 @@ class PromptReader:
     @property
     def context_limit(self) -> int | None:
         """Most tokens of one sequence: the positions the model has, or its sliding window if that is shorter."""
-        limits = [limit for limit in (self.spec.context_limit, self.spec.sliding_window) if limit is not None]
-        return min(limits, default=None)
+        return self.spec.full_context_limit
 
     def requests(self, prompts: Prompts, params: SamplingParams | Sequence[SamplingParams], seed: int) -> list[Request]:
         """One a prompt, in order, numbered on from those before. params: for all, or one a prompt. seed: of those that bring none."""

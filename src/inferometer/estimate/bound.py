@@ -62,7 +62,7 @@ def bound(ops: Iterable[Op], limits: Limits) -> Bound:
 
 
 def op_bound(op: Op, limits: Limits) -> tuple[Resource, float]:
-    """What binds one op, and its least time in seconds."""
+    """What binds one op, and its least time in seconds. Raises ValueError for a collective where no link is known."""
     if op.collective_bytes:
         if limits.link is None:
             raise ValueError(f"{op.name} needs a link between the shards")

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, get_args
 
-from inferometer.errors import UserError
+from inferometer.errors import UserError, shown
 from inferometer.hardware.device import Dtype
 from inferometer.model.json_file import replace_json
 from inferometer.model.store import cache_dir
@@ -166,7 +166,7 @@ def load_calibrations(fingerprint: str, folder: Path | None = None) -> Calibrati
             raise ValueError("not an object")
         if stored.get("schema_version") not in READ_VERSIONS:
             known = " and ".join(map(str, READ_VERSIONS))
-            raise ValueError(f"schema version {stored.get('schema_version')!r}, this program reads {known}")
+            raise ValueError(f"schema version {shown(stored.get('schema_version'))}, this program reads {known}")
         if stored.get("fingerprint") != fingerprint:
             raise ValueError("measured on other hardware")
         devices = {name: Calibration.from_json(values) for name, values in stored["devices"].items()}
@@ -204,7 +204,7 @@ def _ignored(path: Path, reason: str) -> Calibrations:
 def _count(name: str) -> int:
     """A number that JSON has as a key."""
     if not (name.isascii() and name.isdigit()):
-        raise ValueError(f"sums_s: {name!r} is no whole number")
+        raise ValueError(f"sums_s: {shown(name)} is no whole number")
     return int(name)
 
 

@@ -73,7 +73,8 @@ class DeviceSpec:
     `tensor` accumulates in float32 (int32 for int8), which is what matrix libraries do; `tensor_half_accumulate` is the rate with a
     float16 accumulator where that differs (GeForce cards halve the other). None is unknown: the `cpu` device has no datasheet.
     `memory_bytes` is nominal (GiB of the chips), `visible_memory_bytes` what the driver reports as total, where known.
-    `driver_devices` is how many devices the driver shows for one card, each with its share.
+    `driver_devices` is how many devices the driver shows for one card, each with its share. `source` is the title of the datasheet,
+    `sources` has those of the figures that another one states, by their keys in the device's TOML table.
     """
 
     slug: str
@@ -156,7 +157,3 @@ class DeviceSpec:
         """Every field by its name, in base units; rates without those that are None."""
         rates = {key: getattr(self, key).known() for key in ("tensor", "tensor_half_accumulate", "tensor_sparse", "vector")}
         return {**asdict(self), **rates, "sources": dict(self.sources)}
-
-    def source_of(self, key: str) -> str:
-        """The title of the datasheet that states a figure; `key` is a key of the device's TOML table."""
-        return dict(self.sources).get(key, self.source)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from inferometer.errors import UserError
+from inferometer.errors import UserError, shown
 from inferometer.hardware.device import DTYPES, TOPOLOGIES, DeviceSpec, Port, Rates, Topology
 from inferometer.hardware.links import link_kinds
 from inferometer.hardware.table import Table
@@ -35,11 +35,11 @@ def read_device_file(path: Path, base: Callable[[str], Mapping[str, Any]]) -> De
         raise UserError(f"{path}: not a TOML file ({' '.join(str(error).split())})") from error
     slug = values.pop("slug", path.stem)
     if not isinstance(slug, str) or not slug:
-        raise UserError(f"{path}: slug must be a string that is not empty, not {slug!r}")
+        raise UserError(f"{path}: slug must be a string that is not empty, not {shown(slug)}")
     parent = values.pop("base", None)
     if parent is not None:
         if not isinstance(parent, str):
-            raise UserError(f"{path}: base must be a device's slug, not {parent!r}")
+            raise UserError(f"{path}: base must be a device's slug, not {shown(parent)}")
         try:
             inherited = dict(base(parent))
         except UserError as error:

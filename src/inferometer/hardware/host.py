@@ -53,7 +53,7 @@ class Host:
 
 def read_host(root: Path = Path("/"), affinity: int | None = None) -> Host:
     """This machine's, or that of the tree under `root`. `affinity` is the number of CPUs allowed; None asks the kernel. Never raises."""
-    cpuinfo = _text(root / "proc/cpuinfo")
+    cpuinfo = system_text(root / "proc/cpuinfo")
     fields = _first_processor(cpuinfo)
     model = fields.get("model name") or fields.get("Processor") or platform.processor() or platform.machine() or "unknown CPU"
     present = set(fields.get("flags", fields.get("Features", "")).split())
@@ -82,7 +82,7 @@ def _first_processor(cpuinfo: str) -> dict[str, str]:
 
 def _memory(root: Path) -> int | None:
     total = None
-    for line in _text(root / "proc/meminfo").splitlines():
+    for line in system_text(root / "proc/meminfo").splitlines():
         parts = line.split()
         if len(parts) >= 2 and parts[0] == "MemTotal:" and parts[1].isdigit():
             total = int(parts[1]) * 1024
@@ -94,7 +94,7 @@ def _memory(root: Path) -> int | None:
 
 def _quota(cgroup: Path) -> int | None:
     """CPUs that the control group's time quota amounts to, rounded to whole ones; None without a quota."""
-    parts = _text(cgroup / "cpu.max").split()
+    parts = system_text(cgroup / "cpu.max").split()
     if len(parts) == 2 and parts[0].isdigit() and parts[1].isdigit() and int(parts[1]) > 0:
         return max(1, round(int(parts[0]) / int(parts[1])))
     quota, period = _number(cgroup / "cpu/cpu.cfs_quota_us"), _number(cgroup / "cpu/cpu.cfs_period_us")
@@ -111,7 +111,7 @@ def _last_cache(folder: Path) -> int | None:
     except OSError:
         return None
     for index in indices:
-        size = _text(index / "size").strip()
+        size = system_text(index / "size").strip()
         level = _number(index / "level") or 0
         if size.endswith("K") and size[:-1].isdigit():
             best = max(best, (level, int(size[:-1]) * 1024))
@@ -134,11 +134,12 @@ def _affinity() -> int | None:
 
 
 def _number(path: Path) -> int | None:
-    text = _text(path).strip()
+    text = system_text(path).strip()
     return int(text) if text.isdigit() else None
 
 
-def _text(path: Path) -> str:
+def system_text(path: Path) -> str:
+    """What a file of the system's says; nothing where it cannot be read."""
     try:
         return path.read_text("utf-8", errors="replace")
     except OSError:

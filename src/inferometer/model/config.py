@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from inferometer.errors import ModelError
+from inferometer.errors import ModelError, shown
 from inferometer.model.families import family_for
-from inferometer.model.families.options import shown
 from inferometer.model.quantisation import read_quantisation
 from inferometer.model.spec import ModelSpec
 

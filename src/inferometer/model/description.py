@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from inferometer.errors import ModelError
+from inferometer.errors import ModelError, shown
 from inferometer.model import hub, store
 from inferometer.model.config import read_spec
-from inferometer.model.families.options import UnstatedError, shown
+from inferometer.model.families.options import UnstatedError
 from inferometer.model.presets import Preset, close_names, preset
 from inferometer.model.spec import ModelSpec
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from inferometer.errors import ModelError
+from inferometer.errors import ModelError, shown
 from inferometer.model.gguf_file import GgufFile, GgufTensor
 from inferometer.model.gguf_keys import Keys
 from inferometer.model.gguf_rope import rope_scaling
@@ -46,7 +46,7 @@ def gguf_config(path: Path | str) -> dict[str, Any]:
 
 
 def config_of(file: GgufFile) -> dict[str, Any]:
-    """gguf_config for a file that is open already."""
+    """gguf_config for a file that is open already. Raises ModelError as it does."""
     kind = architecture(file)
     keys = Keys(file, kind)
     reader, known = _READERS[kind]
@@ -66,12 +66,12 @@ def architecture(file: GgufFile) -> str:
     """The architecture of the model in `file`. Raises ModelError unless it is one that this product runs."""
     kind = file.metadata.get("general.type", "model")
     if kind != "model":
-        raise ModelError(f"{file.path}: holds a GGUF {kind!r}, not a model")
+        raise ModelError(f"{file.path}: holds a GGUF {shown(kind)}, not a model")
     if file.metadata.get("split.count", 1) not in (0, 1):
         raise ModelError(f"{file.path}: one part of a split GGUF file; join the parts first (llama-gguf-split --merge)")
     name = file.metadata.get("general.architecture")
     if name not in _READERS:
-        raise ModelError(f"{file.path}: the GGUF architecture {name!r} is not supported, only {', '.join(_READERS)}")
+        raise ModelError(f"{file.path}: the GGUF architecture {shown(name)} is not supported, only {', '.join(_READERS)}")
     return str(name)
 
 
@@ -209,7 +209,7 @@ def _token_id(file: GgufFile, key: str, vocabulary: int) -> int | None:
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < vocabulary:
-        raise ModelError(f"{file.path}: {key} = {value!r} is no token of the vocabulary of {vocabulary}")
+        raise ModelError(f"{file.path}: {key} = {shown(value)} is no token of the vocabulary of {vocabulary}")
     return value
 
 

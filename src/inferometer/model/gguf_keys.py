@@ -5,8 +5,7 @@ from __future__ import annotations
 import struct
 from math import isfinite
 
-from inferometer.errors import ModelError
-from inferometer.model.families.options import shown
+from inferometer.errors import ModelError, shown
 from inferometer.model.gguf_file import GgufArray, GgufFile
 
 _LARGEST_SIZE = 2**31 - 1
@@ -27,6 +26,7 @@ class Keys:
         return self._prefix + key
 
     def has(self, key: str) -> bool:
+        """Whether the file gives it."""
         return self.name(key) in self._file.metadata
 
     def unknown(self, known: frozenset[str]) -> list[str]:
@@ -34,7 +34,10 @@ class Keys:
         return [k for k in self._file.metadata if k.startswith(self._prefix) and k.removeprefix(self._prefix) not in known]
 
     def size(self, key: str) -> int:
-        """A positive whole number. An array with one number a layer will do if they are all equal."""
+        """A positive whole number. An array with one number a layer will do if they are all equal.
+
+        Raises ModelError where the file gives none, or anything else.
+        """
         value = self._file.metadata.get(self.name(key))
         if value is None:
             raise ModelError(f"{self._file.path}: the metadata lacks {self.name(key)}")
@@ -44,14 +47,15 @@ class Keys:
                 raise ModelError(f"{self._file.path}: {self.name(key)} differs between layers, which is not supported")
             (value,) = distinct
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _LARGEST_SIZE:
-            raise ModelError(f"{self._file.path}: {self.name(key)} must be a positive whole number, not {value!r}")
+            raise ModelError(f"{self._file.path}: {self.name(key)} must be a positive whole number, not {shown(value)}")
         return value
 
     def optional_size(self, key: str) -> int | None:
+        """`size`, or None where the file does not give it."""
         return self.size(key) if self.has(key) else None
 
     def number(self, key: str, default: float | None = None, *, lowest: float = 1e-30) -> float:
-        """A finite number no smaller than `lowest`; required if there is no default."""
+        """A finite number no smaller than `lowest`. Raises ModelError for anything else, and for none where there is no default."""
         value = self._file.metadata.get(self.name(key), default)
         if value is None:
             raise ModelError(f"{self._file.path}: the metadata lacks {self.name(key)}")
@@ -61,14 +65,15 @@ class Keys:
         return shortest_float(value)
 
     def text(self, key: str, default: str) -> str:
+        """A text. Raises ModelError for anything else."""
         value = self._file.metadata.get(self.name(key), default)
         if not isinstance(value, str):
-            raise ModelError(f"{self._file.path}: {self.name(key)} must be text, not {value!r}")
+            raise ModelError(f"{self._file.path}: {self.name(key)} must be text, not {shown(value)}")
         return value
 
     def refused(self, key: str) -> ModelError:
         """The error for a setting that is understood but cannot be run exactly."""
-        return ModelError(f"{self._file.path}: {self.name(key)} = {self._file.metadata.get(self.name(key))!r} is not supported")
+        return ModelError(f"{self._file.path}: {self.name(key)} = {shown(self._file.metadata.get(self.name(key)))} is not supported")
 
 
 def shortest_float(value: float) -> float:

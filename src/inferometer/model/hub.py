@@ -9,7 +9,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from inferometer.errors import ModelError
+from inferometer.errors import ModelError, shown
 
 __all__ = ["cached_snapshot", "is_hub_id", "snapshot"]
 
@@ -35,7 +35,7 @@ def snapshot(hub_id: str, *, config_only: bool = False, revision: str | None = N
     Raises ModelError saying why it cannot be had.
     """
     if revision is not None and not _REVISION.fullmatch(revision):
-        raise ModelError(f"{revision[:100]!r} is no revision of {hub_id}: give a branch, a tag or a commit")
+        raise ModelError(f"{shown(revision)} is no revision of {hub_id}: give a branch, a tag or a commit")
     folder = cached_snapshot(hub_id, config_only=config_only, revision=revision)
     if folder is not None:
         return folder

@@ -51,7 +51,7 @@ class Op:
 
 
 def tensor_flops(ops: Iterable[Op]) -> int:
-    """FLOPs of all matrix products, the figure that utilisation is a share of."""
+    """FLOPs of all matrix products, which are what torch's own counter counts."""
     return sum(op.count * op.flops for op in ops if op.unit == "tensor")
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from inferometer.errors import ModelError
+from inferometer.errors import ModelError, shown
 from inferometer.model.config import read_spec
 from inferometer.model.families import FAMILIES
-from inferometer.model.families.options import Options, shown
+from inferometer.model.families.options import Options
 from inferometer.model.spec import Experts, LearnedPositions, ModelSpec, Rotary
 
 __all__ = ["OUTLINED", "read_outline"]

@@ -118,7 +118,10 @@ class Placement:
 
 
 def spread(sizes: Sequence[int], wanted: int) -> list[int]:
-    """`wanted` bytes of things of these sizes: whole things as evenly spread as they can be, and what is missing from the first others."""
+    """`wanted` bytes of things of these sizes: whole things as evenly spread as they can be, and what is missing from the first others.
+
+    Raises ValueError unless `wanted` is from 0 to the sum of the sizes.
+    """
     total = sum(sizes)
     if not 0 <= wanted <= total:
         raise ValueError(f"{wanted} of {total} bytes cannot be placed")

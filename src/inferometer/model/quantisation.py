@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from inferometer.errors import ModelError, UserError
+from inferometer.errors import ModelError, UserError, shown
 from inferometer.model.formats import KEPT_HEAD, KEPT_HEAD_FORMATS, QUANTIZED_FORMATS, ROUNDED_FORMATS, WeightFormat, weight_format
 
 Method = Literal["inferometer", "gptq", "awq", "compressed-tensors"]
@@ -71,7 +71,7 @@ def read_quantisation(config: Mapping[str, Any], name: str) -> Quantisation | No
     if not found:
         return None
     if not isinstance(found, Mapping):
-        raise ModelError(f"{name}: quantization_config must be an object, not {_shown(found)}")
+        raise ModelError(f"{name}: quantization_config must be an object, not {shown(found)}")
     method = found.get("quant_method")
     options = _Options(found, name, method)
     if method == "inferometer":
@@ -125,9 +125,9 @@ def resolve_quantize(name: str | None, stored: Quantisation | None) -> WeightFor
 def _own(options: _Options) -> Quantisation:
     version, form = options.raw("version"), options.raw("format")
     if version not in (1, VERSION) or isinstance(version, bool):
-        raise options.error(f"version {_shown(version)} of the format is not known, only 1 and {VERSION}; quantize the model again")
+        raise options.error(f"version {shown(version)} of the format is not known, only 1 and {VERSION}; quantize the model again")
     if not isinstance(form, str) or form not in (*ROUNDED_FORMATS, *KEPT_HEAD_FORMATS):
-        raise options.error(f"format {_shown(form)} is unknown; the formats are {', '.join(ROUNDED_FORMATS)}")
+        raise options.error(f"format {shown(form)} is unknown; the formats are {', '.join(ROUNDED_FORMATS)}")
     if version == 1 and form in ROUNDED_FORMATS:
         form += KEPT_HEAD
     known = weight_format(form, "float16")
@@ -172,10 +172,10 @@ def _awq(options: _Options) -> Quantisation:
 def _compressed(options: _Options) -> Quantisation:
     groups = options.raw("config_groups")
     if not isinstance(groups, Mapping) or len(groups) != 1:
-        raise options.error(f"config_groups must hold one group, not {_shown(groups)}: models of several formats are not run")
+        raise options.error(f"config_groups must hold one group, not {shown(groups)}: models of several formats are not run")
     group = next(iter(groups.values()))
     if not isinstance(group, Mapping):
-        raise options.error(f"config_groups holds {_shown(group)}, not an object")
+        raise options.error(f"config_groups holds {shown(group)}, not an object")
     if options.raw("kv_cache_scheme"):
         raise options.error("kv_cache_scheme is not supported: the cache's type is --kv-dtype's")
     sparsity = options.raw("sparsity_config")
@@ -185,9 +185,9 @@ def _compressed(options: _Options) -> Quantisation:
     form = group.get("format") or options.raw("format")
     weights = group.get("weights")
     if form not in _COMPRESSED or not isinstance(form, str):
-        raise options.error(f"format {_shown(form)} is not supported, only {', '.join(_COMPRESSED)}")
+        raise options.error(f"format {shown(form)} is not supported, only {', '.join(_COMPRESSED)}")
     if not isinstance(weights, Mapping):
-        raise options.error(f"weights must be an object, not {_shown(weights)}")
+        raise options.error(f"weights must be an object, not {shown(weights)}")
     return _of_scheme(form, options.inner(weights), group.get("input_activations"))
 
 
@@ -196,7 +196,7 @@ def _of_scheme(form: str, weights: _Options, activations: Any) -> Quantisation:
     known: dict[tuple[Any, str], Literal["int8", "int4", "fp8"]] = {(8, "int"): "int8", (4, "int"): "int4", (8, "float"): "fp8"}
     element = known.get((bits, kind)) if isinstance(bits, int) else None
     if element is None or element not in _COMPRESSED[form]:
-        raise weights.error(f"weights of type {kind} in {_shown(bits)} bits are not supported in {form}")
+        raise weights.error(f"weights of type {kind} in {shown(bits)} bits are not supported in {form}")
     symmetric = weights.flag("symmetric", True)
     strategy = weights.choice("strategy", ("group", "channel", "tensor"), "channel")
     if element != "int4" and (strategy == "group" or not symmetric):
@@ -240,43 +240,34 @@ class _Options:
         return self._values.get(option)
 
     def error(self, message: str) -> ModelError:
-        method = _shown(self._method)
+        method = shown(self._method)
         return ModelError(" ".join(f"{self.name}: quantization_config of quant_method {method}: {message}".split()))
 
     def require(self, option: str, wanted: tuple[int, ...], reason: str) -> None:
         value = self.raw(option)
         if isinstance(value, bool) or not isinstance(value, int) or value not in wanted:
-            raise self.error(f"{option} = {_shown(value)} is not supported: {reason}")
+            raise self.error(f"{option} = {shown(value)} is not supported: {reason}")
 
     def flag(self, option: str, default: bool) -> bool:
         value = self._values.get(option, default)
         if not isinstance(value, bool):
-            raise self.error(f"{option} must be true or false, not {_shown(value)}")
+            raise self.error(f"{option} must be true or false, not {shown(value)}")
         return value
 
     def choice(self, option: str, wanted: tuple[str, ...], default: str) -> str:
         value = self.raw(option)
         value = default if value is None else value
         if not isinstance(value, str) or value not in wanted:
-            raise self.error(f"{option} = {_shown(value)} is not supported, only {', '.join(dict.fromkeys(map(str.lower, wanted)))}")
+            raise self.error(f"{option} = {shown(value)} is not supported, only {', '.join(dict.fromkeys(map(str.lower, wanted)))}")
         return value
 
     def group(self, option: str) -> int | None:
         """None for -1, all inputs."""
         value = self.raw(option)
         if isinstance(value, bool) or not isinstance(value, int) or not (value == -1 or 0 < value <= _LARGEST_GROUP):
-            raise self.error(f"{option} must be -1 or a multiple of 32, not {_shown(value)}")
+            raise self.error(f"{option} must be -1 or a multiple of 32, not {shown(value)}")
         if value == -1:
             return None
         if value % 32:
             raise self.error(f"{option} = {value} is not supported, only multiples of 32")
         return value
-
-
-def _shown(value: object) -> str:
-    """`value` as it is quoted in a message: on one line and short."""
-    try:
-        text = " ".join(repr(value).split())
-    except (ValueError, RecursionError):
-        return "something that cannot be shown"
-    return text if len(text) <= 80 else f"{text[:77]}..."

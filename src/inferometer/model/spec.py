@@ -193,6 +193,11 @@ class ModelSpec:
         return f"all of what {self.family} computes" if self.outline else None
 
     @property
+    def full_context_limit(self) -> int | None:
+        """Most tokens of a sequence that every layer sees whole: `context_limit`, or the window if that is shorter. None: any number."""
+        return min((limit for limit in (self.context_limit, self.sliding_window) if limit is not None), default=None)
+
+    @property
     def windowed_layers(self) -> int:
         """Layers that look back at `sliding_window` tokens."""
         return 0 if self.sliding_window is None else self.layers - self.unwindowed_layers

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from inferometer.nn.transformer import Transformer
 
 DTYPES: Final = (torch.float32, torch.bfloat16)
-# Numbered as in cpu/few_bits.h.
+# Numbered as in cpu/widened.h.
 _KINDS: Final = ("plain", "int8", "int4", "fp8")
 _SCALES: Final = (torch.float32, torch.float16, torch.bfloat16)
 

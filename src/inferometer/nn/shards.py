@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from inferometer.errors import ModelError
+from inferometer.errors import ModelError, shown
 
 
 def read_index(index: Path) -> dict[str, Path]:
@@ -25,7 +25,7 @@ def read_index(index: Path) -> dict[str, Path]:
     for file in files:
         # A checkpoint from elsewhere must not make us read outside its folder.
         if file in ("", ".", "..") or Path(file).name != file:
-            raise ModelError(f"{index}: the shard {file!r} is not a plain file name")
+            raise ModelError(f"{index}: the shard {shown(file)} is not a plain file name")
     missing = [file for file in files if not (index.parent / file).is_file()]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""

@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from inferometer.errors import ModelError
+from inferometer.errors import ModelError, shown
 from inferometer.nn.shards import check_index, read_index
 from inferometer.nn.source import Extent, part_of, prevailing_dtype
 
@@ -105,5 +105,5 @@ def _tensors_in(file: Path) -> Mapping[str, Tensor]:
         raise ModelError(f"{file}: holds a {type(content).__name__}, not a mapping from names to tensors")
     for name, value in content.items():
         if not isinstance(name, str) or not isinstance(value, Tensor):
-            raise ModelError(f"{file}: the entry {str(name)[:80]!r} is no tensor but a {type(value).__name__}")
+            raise ModelError(f"{file}: the entry {shown(str(name))} is no tensor but a {type(value).__name__}")
     return content

@@ -5,7 +5,7 @@ from __future__ import annotations
 from numbers import Integral
 from typing import Protocol
 
-from inferometer.errors import UserError
+from inferometer.errors import UserError, shown
 from inferometer.schedule.batch import Batch
 from inferometer.schedule.continuous import Continuous
 from inferometer.schedule.groups import GROUP_SIZE, Diagonal, Row, Zigzag
@@ -36,7 +36,7 @@ def admission(name: str, group_size: int | None = None, num_groups: int | None =
     Raises UserError for settings that mean nothing.
     """
     if name not in ADMISSIONS:
-        raise UserError(f"--admission must be one of {', '.join(ADMISSIONS)}, not {name!r}")
+        raise UserError(f"--admission must be one of {', '.join(ADMISSIONS)}, not {shown(name)}")
     if name == "continuous":
         for option, value in (("--group-size", group_size), ("--num-groups", num_groups)):
             if value is not None:
@@ -55,5 +55,5 @@ def admission(name: str, group_size: int | None = None, num_groups: int | None =
 
 def _whole(option: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise UserError(f"{option} must be a whole number of at least 1, not {value!r}")
+        raise UserError(f"{option} must be a whole number of at least 1, not {shown(value)}")
     return int(value)

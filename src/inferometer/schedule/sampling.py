@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, Self
 
-from inferometer.errors import UserError
+from inferometer.errors import UserError, shown
 
 SEEDS = 2**64
 
@@ -102,7 +101,7 @@ class SamplingParams:
             if not isinstance(getattr(self, name), bool):
                 raise _refusal(name, getattr(self, name), "True or False")
         if checked["min_new_tokens"] > checked["max_new_tokens"]:
-            most = f" ({_shown(checked['max_new_tokens'])})"
+            most = f" ({shown(checked['max_new_tokens'])})"
             raise _refusal("min_new_tokens", self.min_new_tokens, "at most ", "max_new_tokens", most)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
@@ -137,7 +136,7 @@ def check(params: SamplingParams, vocabulary: int) -> None:
     for name, ids in (("logit_bias", params.logit_bias or ()), ("stop_token_ids", params.stop_token_ids)):
         for token_id in ids:
             if token_id >= vocabulary:
-                raise UserError(f"{name} names token {_shown(token_id)}, but the model has tokens 0 to {vocabulary - 1}")
+                raise UserError(f"{name} names token {shown(token_id)}, but the model has tokens 0 to {vocabulary - 1}")
 
 
 def _whole(name: str, value: object, *, minimum: int, maximum: int | None = None) -> int:
@@ -170,7 +169,7 @@ def _bias(value: object) -> dict[int, float]:
     if not isinstance(value, Mapping):
         raise _refusal("logit_bias", value, "a mapping from token ids to numbers")
     return {
-        _whole("a token id of logit_bias", token_id, minimum=0): _real(f"logit_bias[{_shown(token_id)}]", bias, "a finite number")
+        _whole("a token id of logit_bias", token_id, minimum=0): _real(f"logit_bias[{shown(token_id)}]", bias, "a finite number")
         for token_id, bias in value.items()
     }
 
@@ -197,14 +196,6 @@ def _items(name: str, value: object, allowed: str) -> tuple[Any, ...]:
 def _refusal(name: str, value: object, allowed: str, *more: str) -> ParameterError:
     """more: what is allowed goes on with a parameter, and words behind it."""
     rule = ("", name, f" must be {allowed}", *more)
-    error = ParameterError.of(*rule[:-1], f"{rule[-1]}, not {_shown(value)}")
+    error = ParameterError.of(*rule[:-1], f"{rule[-1]}, not {shown(value)}")
     error.rule, error.value = "".join(rule), value
     return error
-
-
-def _shown(value: object) -> str:
-    """`value` on one short line."""
-    try:
-        return " ".join(reprlib.repr(value).split())
-    except ValueError:  # Python refuses to print a whole number of thousands of digits
-        return f"a huge {type(value).__name__}"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from inferometer.errors import UserError
+from inferometer.errors import UserError, shown
 from inferometer.model.formats import KEPT_HEAD, NARROW_KV_DTYPES, QUANTIZED_FORMATS
 from inferometer.server.settings import ServerSettings, flag
 
@@ -185,4 +185,4 @@ def _read(each: Flag, given: Any, name: str) -> Any:
     try:
         return given if isinstance(given, bool) else read(given)
     except ValueError as error:
-        raise UserError(f"{name} {error}, not {given[:100]!r}") from None
+        raise UserError(f"{name} {error}, not {shown(given)}") from None

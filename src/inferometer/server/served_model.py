@@ -37,8 +37,7 @@ class ServedModel:
     @property
     def context_limit(self) -> int | None:
         """Most tokens of one sequence: the positions that the model has, or its sliding window if that is shorter."""
-        limits = [limit for limit in (self.spec.context_limit, self.spec.sliding_window) if limit is not None]
-        return min(limits, default=None)
+        return self.spec.full_context_limit
 
     @property
     def commit(self) -> str | None:

@@ -18,7 +18,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from opentelemetry.util.types import AttributeValue
 
 from inferometer import __version__
-from inferometer.errors import UserError
+from inferometer.errors import UserError, shown
 from inferometer.server.trail import Trail
 
 LOG = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ def make_tracer(endpoint: str | None, model: str) -> Tracer | None:
     except ValueError:
         complete = False
     if not complete:
-        raise UserError(f"--otlp-endpoint {endpoint[:200]!r} is no address; give one like http://localhost:4317")
+        raise UserError(f"--otlp-endpoint {shown(endpoint)} is no address; give one like http://localhost:4317")
     try:
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
     except ImportError:

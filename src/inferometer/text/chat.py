@@ -8,7 +8,7 @@ from datetime import datetime
 from types import NoneType
 from typing import Any
 
-from inferometer.errors import UserError
+from inferometer.errors import UserError, shown
 from inferometer.text.tokenizer import Tokenizer
 
 _TEMPLATE_FAILURES = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError)
@@ -125,7 +125,7 @@ def _message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
         raise UserError(f"{where} must be a message with role and content, not {type(message).__name__}")
     role, content = message.get("role"), message.get("content")
     if not isinstance(role, str) or not role:
-        raise UserError(f"{where} needs a role (a text such as 'user'), not {role!r}")
+        raise UserError(f"{where} needs a role (a text such as 'user'), not {shown(role)}")
     if content is None and not message.get("tool_calls"):
         raise UserError(f"{where} has no content")
     if not isinstance(content, (str, list, tuple, NoneType)) or not all(isinstance(part, (str, Mapping)) for part in content or ()):

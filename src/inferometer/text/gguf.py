@@ -12,8 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from inferometer.errors import ModelError
-from inferometer.model.families.options import shown
+from inferometer.errors import ModelError, shown
 from inferometer.model.gguf_file import GgufArray, GgufFile
 from inferometer.text.pipelines import bert_backend, put_around
 from inferometer.text.sentencepiece_bpe import sentencepiece_bpe

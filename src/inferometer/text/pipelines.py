@@ -99,7 +99,10 @@ def adjust(kind: Pipeline, backend: Any, config: Mapping[str, Any]) -> None:
 
 
 def byte_level_bpe(folder: Path, kind: Pipeline, config: Mapping[str, Any], model: Mapping[str, Any]) -> Any:
-    """The tokenizer of vocab.json and merges.txt: byte-level BPE as GPT-2 and OPT use it, or Qwen2's variant."""
+    """The tokenizer of vocab.json and merges.txt: byte-level BPE as GPT-2 and OPT use it, or Qwen2's variant.
+
+    Raises UserError, naming the file, where one is missing or damaged, or declared to be another class's.
+    """
     from tokenizers import Regex, decoders, normalizers, pre_tokenizers
     from tokenizers import Tokenizer as Backend
     from tokenizers.models import BPE
@@ -128,7 +131,7 @@ def byte_level_bpe(folder: Path, kind: Pipeline, config: Mapping[str, Any], mode
 
 
 def word_piece(path: Path, kind: Pipeline, config: Mapping[str, Any], model: Mapping[str, Any]) -> Any:
-    """The tokenizer of the vocab.txt at `path`: BERT's WordPiece."""
+    """The tokenizer of the vocab.txt at `path`: BERT's WordPiece. Raises UserError, naming it, where it is damaged or another class's."""
     from tokenizers.models import WordPiece
 
     name = _declared_class(config, model)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from inferometer.errors import UserError
+from inferometer.errors import UserError, shown
 from inferometer.text.json_file import read_json
 
 STANDARD_NAMES: Final = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -65,7 +65,7 @@ def _token(value: Any, path: Path) -> Any:
     if isinstance(value, Mapping) and isinstance(value.get("content"), str):
         flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
         return AddedToken(value["content"], **{flag: bool(value[flag]) for flag in flags if flag in value})
-    raise UserError(f"{path}: {value!r} does not describe a token; fetch the model again")
+    raise UserError(f"{path}: {shown(value)} does not describe a token; fetch the model again")
 
 
 def _legacy(value: Any) -> Any:
@@ -80,7 +80,7 @@ def _legacy_added(folder: Path, special: set[str]) -> dict[int, Any]:
     added: dict[int, Any] = {}
     for text, token_id in read_json(path).items():
         if not isinstance(token_id, int):
-            raise UserError(f"{path}: {text!r} has no token id; fetch the model again")
+            raise UserError(f"{path}: {shown(text)} has no token id; fetch the model again")
         added[token_id] = AddedToken(text, normalized=text not in special, special=text in special)
     return added
 

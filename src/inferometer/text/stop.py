@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inferometer.errors import UserError
+from inferometer.errors import UserError, shown
 
 
 class StopMatcher:
@@ -21,7 +21,7 @@ class StopMatcher:
         self._stops = (stops,) if isinstance(stops, str) else tuple(stops)
         for stop in self._stops:
             if not isinstance(stop, str) or not stop:
-                raise UserError(f"a stop string must be text of at least one character, not {stop!r}: remove it from stop")
+                raise UserError(f"a stop string must be text of at least one character, not {shown(stop)}: remove it from stop")
         self._borders: list[list[int]] = [[] for _ in self._stops]  # as far as matches have come: a stop may be as long as a body
         self._progress = [0] * len(self._stops)
         self._given: list[str] = []

@@ -13,6 +13,7 @@ from functools import reduce
 from typing import Any, Final
 
 from inferometer.bench.records.record import TIMES, Record
+from inferometer.errors import shown
 
 _SHARED: Final = "shared"
 _DEFAULTS: Final[Mapping[str, Any]] = {field.name: field.default for field in fields(Record) if field.default is not MISSING}
@@ -53,7 +54,7 @@ class Expander:
             self._shared.append(shared)
             return None
         if type(shared) is not int or not 0 <= shared < len(self._shared):
-            raise ValueError(f"it shares the values of line {shared!r}, of {len(self._shared)} such lines before it")
+            raise ValueError(f"it shares the values of line {shown(shared)}, of {len(self._shared)} such lines before it")
         return _merged(self._shared[shared], own)
 
 

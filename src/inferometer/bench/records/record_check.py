@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from inferometer.bench.records.statistics import Summary, mean
+from inferometer.errors import shown
 
 if TYPE_CHECKING:
     from inferometer.bench.records.record import Record
@@ -21,7 +22,7 @@ def check_time(name: str, value: str) -> None:
     try:
         datetime.fromisoformat(value)
     except (TypeError, ValueError):
-        raise ValueError(f"{name} must be a time in ISO 8601, as 2026-11-29T06:19:00+00:00, not {str(value)[:40]!r}") from None
+        raise ValueError(f"{name} must be a time in ISO 8601, as 2026-11-29T06:19:00+00:00, not {shown(value)}") from None
 
 
 def check(record: Record, times: Sequence[Summary | None]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from inferometer.bench.records.compact import Expander
 from inferometer.bench.records.record import SCHEMA_VERSION, Record
 from inferometer.bench.records.well_formed import check, check_given
-from inferometer.errors import UserError
+from inferometer.errors import UserError, shown
 
 REMEDY: Final = "name a file of records that `bench --output` or `study run` wrote"
 
@@ -72,7 +72,7 @@ def _record(value: Any, where: str) -> Record:
     if version != SCHEMA_VERSION:
         newer = isinstance(version, int) and version > SCHEMA_VERSION
         remedy = "use the newer inferometer that wrote it" if newer else "measure it again"
-        raise UserError(f"{where}: schema_version {version!r}, and this inferometer reads {SCHEMA_VERSION}; {remedy}")
+        raise UserError(f"{where}: schema_version {shown(version)}, and this inferometer reads {SCHEMA_VERSION}; {remedy}")
     try:
         check_given(value)
         record = Record.from_json(value)

@@ -9,6 +9,7 @@ from types import NoneType, UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from inferometer.bench.records.record import Record
+from inferometer.errors import shown
 
 # Of fields that may hold anything, what reports read as numbers.
 _NUMBERS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -67,18 +68,18 @@ def _check_type(value: Any, kind: Any, path: str) -> None:
             _check_type(value, kinds[0], path)
             return
         if not any(_fits(value, each) for each in kinds):
-            raise ValueError(f"{path} is {_shown(value)}")
+            raise ValueError(f"{path} is {shown(value)}")
     elif isinstance(kind, type) and is_dataclass(kind):
         if not isinstance(value, kind):
-            raise ValueError(f"{path} is {_shown(value)}, not its fields")
+            raise ValueError(f"{path} is {shown(value)}, not its fields")
         _check(value, f"{path}.")
     elif get_origin(kind) is Mapping:
         if not isinstance(value, Mapping):
-            raise ValueError(f"{path} is {_shown(value)}, not names with values")
+            raise ValueError(f"{path} is {shown(value)}, not names with values")
         for name, each in value.items():
             _check_type(each, get_args(kind)[1], f"{path}.{name}")
     elif not _fits(value, kind):
-        raise ValueError(f"{path} is {_shown(value)}")
+        raise ValueError(f"{path} is {shown(value)}")
 
 
 def _fits(value: Any, kind: Any) -> bool:
@@ -99,8 +100,3 @@ def _fits(value: Any, kind: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and (value == 0 or _LEAST <= value <= _MOST)
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

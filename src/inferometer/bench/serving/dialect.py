@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from inferometer.bench.backends.request import Api
 from inferometer.bench.serving.sse import Event, StreamError
+from inferometer.errors import shown
 
 Prompt = str | Sequence[int]
 """A text, or token ids."""
@@ -88,7 +89,7 @@ class _TgiReading:
         if "error" in value:
             return Piece(error=f"{value.get('error_type', 'error')}: {value['error']}")
         if not isinstance(value.get("token"), dict):
-            raise StreamError(f"an event without a token: {event.data[:80]!r}")
+            raise StreamError(f"an event without a token: {shown(event.data)}")
         details = value.get("details")
         details = details if isinstance(details, dict) else {}
         return Piece(
@@ -145,7 +146,7 @@ class _OpenAIReading:
             self.usage = usage
         choices = value.get("choices")
         if not isinstance(choices, list):
-            raise StreamError(f"a chunk without choices: {event.data[:80]!r}")
+            raise StreamError(f"a chunk without choices: {shown(event.data)}")
         if not choices:
             return Piece()  # the usage alone
         choice = choices[0] if isinstance(choices[0], dict) else {}
@@ -163,9 +164,9 @@ def _object(event: Event) -> Mapping[str, Any]:
     try:
         value = json.loads(event.data)
     except (ValueError, RecursionError):
-        raise StreamError(f"an event that is no JSON: {event.data[:80]!r}") from None
+        raise StreamError(f"an event that is no JSON: {shown(event.data)}") from None
     if not isinstance(value, dict):
-        raise StreamError(f"an event that is no object: {event.data[:80]!r}")
+        raise StreamError(f"an event that is no object: {shown(event.data)}")
     return value
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-from inferometer.errors import UserError
+from inferometer.errors import UserError, shown
 
 _HEAD_BYTES: Final = 64 * 1024
 _PIECE: Final = 64 * 1024
@@ -77,7 +77,7 @@ def read_head(raw: bytes) -> Head:
     version, _, rest = first.partition(" ")
     status = rest[:3]
     if not version.startswith("HTTP/1.") or not (status.isascii() and status.isdecimal() and len(status) == 3):
-        raise HttpError(f"no HTTP response: {first[:80]!r}")
+        raise HttpError(f"no HTTP response: {shown(first)}")
     pairs = (line.partition(":") for line in lines if ":" in line)
     return Head(int(status), {name.strip().lower(): value.strip() for name, _, value in pairs})
 
@@ -170,7 +170,7 @@ class Connection:
     async def _chunk_size(self) -> int:
         line = (await self._line()).split(b";")[0].strip()
         if not line or any(digit not in b"0123456789abcdefABCDEF" for digit in line) or len(line) > 8:
-            raise HttpError(f"no size of a chunk: {line[:40]!r}")
+            raise HttpError(f"no size of a chunk: {shown(line)}")
         return int(line, 16)
 
     async def _line(self) -> bytes:
@@ -190,7 +190,7 @@ class Connection:
 
 def _length(text: str) -> int:
     if not (text.isascii() and text.isdecimal()):
-        raise HttpError(f"no length of a body: {text[:40]!r}")
+        raise HttpError(f"no length of a body: {shown(text)}")
     return int(text)
 
 

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Literal, get_args
 
 from inferometer.bench.study.figure import STATISTICS, Figure, find_figure
+from inferometer.errors import shown
 
 Source = Literal["measured", "predicted", "bound", "published", "error", "share", "published_estimate", "published_error"]
 SOURCES: tuple[Source, ...] = get_args(Source)
@@ -115,7 +116,7 @@ def _field(text: str) -> Field:
     named = next((each for each in SOURCES if each == match["source"]), SOURCES[0])
     shape = match["shape"]
     if shape is not None and not _SHAPE.fullmatch(shape):
-        raise ValueError(f"the shape {shape!r} is not one such as .2f, ,.0f, +.1% or .3g")
+        raise ValueError(f"the shape {shown(shape)} is not one such as .2f, ,.0f, +.1% or .3g")
     statistic = match["statistic"] or "mean"
     if statistic != "mean" and named != "measured":
         raise ValueError(f"{{{text}}}: {statistic} is of the runs, and only what is measured has runs")
@@ -124,7 +125,7 @@ def _field(text: str) -> Field:
 
 
 def _fail(text: str) -> Template:
-    raise ValueError(f"{text!r} names no figure; write one or several as in 'throughput | ms_per_token' or '{{latency:.3f}} s'")
+    raise ValueError(f"{shown(text)} names no figure; write one or several as in 'throughput | ms_per_token' or '{{latency:.3f}} s'")
 
 
 # How a table repeats itself from another source: that source by the name that a study's `beside` gives it.

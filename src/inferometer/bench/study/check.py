@@ -11,7 +11,7 @@ from inferometer.bench.study.settings import did_you_mean, problem, settings
 from inferometer.bench.study.study import Settings
 from inferometer.bench.study.table import PlotSpec, TableSpec, plot_of, table_of
 from inferometer.bench.study.toml_text import line_of
-from inferometer.errors import UserError
+from inferometer.errors import UserError, shown
 
 _TOP = ("name", "title", "document", "summary", "gpu_minutes", "fixed", "part", "scale", "table", "plot")
 _PART = ("name", "fixed", "axes", "columns", "exclude")
@@ -75,7 +75,7 @@ class StudyCheck:
         for name, values in axes.items():
             here = (*path, name)
             if not isinstance(values, list) or not values:
-                self._fail(here, f"{name} must be a list of at least one value, not {values!r}")
+                self._fail(here, f"{name} must be a list of at least one value, not {shown(values)}")
             together = isinstance(values[0], Mapping)
             for value in values:
                 if isinstance(value, Mapping) != together or (together and set(value) != set(values[0])):
@@ -121,7 +121,7 @@ class StudyCheck:
                 if key != "column":
                     self._setting(key, value, (*path, key))
                 elif columns and value not in columns:
-                    self._fail((*path, key), f"column {value!r} is not one of the part's{did_you_mean(str(value), columns)}")
+                    self._fail((*path, key), f"column {shown(value)} is not one of the part's{did_you_mean(str(value), columns)}")
 
     def _output(
         self,
@@ -149,7 +149,7 @@ class StudyCheck:
         for scale, change in self._table(document, "scale", ()).items():
             path = ("scale", scale)
             if not isinstance(change, Mapping):
-                self._fail(path, f"{scale} must be a table, not {change!r}")
+                self._fail(path, f"{scale} must be a table, not {shown(change)}")
             self._keys(change, _SCALE, path)
             self._minutes(change, path)
             self._settings(change, path)
@@ -158,7 +158,7 @@ class StudyCheck:
                 if name not in parts:
                     self._fail(here, f"{name} is no part of the study{did_you_mean(name, parts)}")
                 if not isinstance(part, Mapping):
-                    self._fail(here, f"{name} must be a table, not {part!r}")
+                    self._fail(here, f"{name} must be a table, not {shown(part)}")
                 self._keys(part, _SCALED_PART, here)
                 self._contents(part, here, fixed)
                 self._fits(scaled(parts[name], part), here)
@@ -188,14 +188,14 @@ class StudyCheck:
     def _setting(self, name: str, value: Any, path: tuple[str | int, ...]) -> None:
         wrong = problem(name, value)
         if wrong is None and name == "backend" and self._backends is not None and value not in self._backends:
-            wrong = f"backend {value!r} is unknown{did_you_mean(value, self._backends)}"
+            wrong = f"backend {shown(value)} is unknown{did_you_mean(value, self._backends)}"
         if wrong is not None:
             self._fail(path, wrong)
 
     def _minutes(self, table: Mapping[str, Any], path: tuple[str | int, ...]) -> None:
         value = table.get("gpu_minutes", 0)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-            self._fail((*path, "gpu_minutes"), f"gpu_minutes must be a number of minutes, not {value!r}")
+            self._fail((*path, "gpu_minutes"), f"gpu_minutes must be a number of minutes, not {shown(value)}")
 
     def _keys(self, table: Mapping[str, Any], known: Sequence[str], path: tuple[str | int, ...]) -> None:
         for key in table:
@@ -209,13 +209,13 @@ class StudyCheck:
             self._fail(path, f"{key} is missing")
         value = table[key]
         if not isinstance(value, str) or not value.strip():
-            self._fail((*path, key), f"{key} must be a string that is not empty, not {value!r}")
+            self._fail((*path, key), f"{key} must be a string that is not empty, not {shown(value)}")
         return value
 
     def _table(self, table: Mapping[str, Any], key: str, path: tuple[str | int, ...]) -> Mapping[str, Any]:
         value = table.get(key, {})
         if not isinstance(value, Mapping):
-            self._fail((*path, key), f"{key} must be a table, not {value!r}")
+            self._fail((*path, key), f"{key} must be a table, not {shown(value)}")
         return value
 
     def _list_of_tables(
@@ -223,7 +223,7 @@ class StudyCheck:
     ) -> Sequence[Mapping[str, Any]]:
         value = table.get(key, [])
         if not isinstance(value, list) or not all(isinstance(each, Mapping) for each in value):
-            self._fail((*path, key), f"{key} must be a list of tables, [[{key}]] each, not {value!r}")
+            self._fail((*path, key), f"{key} must be a list of tables, [[{key}]] each, not {shown(value)}")
         if len(value) < least:
             self._fail((*path, key) if key in table else path, f"{key} is missing: at least one table [[{key}]]")
         return value

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from inferometer.bench.records.record import Record
 from inferometer.bench.records.statistics import Summary, percentile
 from inferometer.bench.study.settings import did_you_mean
+from inferometer.errors import shown
 
 Better = Literal["low", "high"]
 STATISTICS = ("mean", "min", "max", "p50", "p90", "p99")
@@ -167,7 +168,7 @@ def find_figure(name: str) -> Figure:
     plain = name.replace("-", "_")
     found = FIGURES.get("ms_per_token" if plain == "msec_per_token" else plain)
     if found is None:
-        raise ValueError(f"{name!r} is no figure{did_you_mean(name, FIGURES)}")
+        raise ValueError(f"{shown(name)} is no figure{did_you_mean(name, FIGURES)}")
     return found
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import fields
 from types import MappingProxyType
-from typing import TypeVar, get_args
+from typing import get_args
 
 from inferometer.bench.records.case import Case
 from inferometer.bench.study.cell import BESIDE, Template, template_of
@@ -20,8 +20,6 @@ from inferometer.estimate.stack import STACKS
 from inferometer.hardware.table import Table
 
 _NAMES = re.compile(r"\{(\w+)\}")
-
-_Word = TypeVar("_Word", bound=str)
 
 
 def settings() -> tuple[str, ...]:
@@ -57,7 +55,7 @@ def rows_key(table: Table) -> tuple[RowSpec, ...]:
 
 def _row(table: Table) -> RowSpec:
     axis = setting_of(table, "axis", table.text("axis"))
-    fact = one_of(table, "fact", get_args(Fact)) if table.has("fact") else None
+    fact = table.one_of("fact", get_args(Fact)) if table.has("fact") else None
     if fact is not None and axis != "model":
         raise table.error(f"fact: {fact} is of a model, so axis must be model, not {axis}")
     made = RowSpec(axis=axis, heading=heading_key(table, axis), words=texts_key(table, "words"), fact=fact)
@@ -107,7 +105,7 @@ def published_key(table: Table) -> PublishedSpec | None:
     stray = [name for name in regimes if name not in known]
     if stray or not regimes:
         raise inner.error(f"regimes must name some of {', '.join(known)}, not {stray or list(regimes)}")
-    narrowed = {"stack": stack_key(inner), **{key: optional_text(inner, key) for key in ("admission", "dtype", "mode")}}
+    narrowed = {"stack": stack_key(inner), **{key: inner.optional_text(key) for key in ("admission", "dtype", "mode")}}
     prompt_tokens = inner.count("prompt_tokens") if inner.has("prompt_tokens") else None
     made = PublishedSpec(regimes=regimes, places=inner.texts("places"), **narrowed, prompt_tokens=prompt_tokens)
     inner.finish()
@@ -116,7 +114,7 @@ def published_key(table: Table) -> PublishedSpec | None:
 
 def stack_key(table: Table) -> str | None:
     """The estimator's name of a stack; what find_stack says of an unknown one begins with a flag, which a file has not got."""
-    name = optional_text(table, "stack")
+    name = table.optional_text("stack")
     if name is not None and name not in STACKS:
         raise table.error(f"stack: {name!r} is unknown; the stacks are {', '.join(STACKS)}")
     return name
@@ -129,7 +127,7 @@ def given_key(table: Table) -> tuple[Mapping[str, float], str | None]:
         if chart is None:
             raise table.error(f"given: {table.text('given')!r} is no chart; the charts are {', '.join(load_charts())}")
         return chart.values, chart.source
-    inner, source = table.table("given"), optional_text(table, "source")
+    inner, source = table.table("given"), table.optional_text("source")
     if bool(inner.names()) != (source is not None):
         raise table.error("given and source go together: figures, and where they are from")
     return MappingProxyType({name: float(inner.number(name)) for name in inner.names()}), source
@@ -177,22 +175,3 @@ def setting_of(table: Table, key: str, name: str) -> str:
     if name not in settings():
         raise table.error(f"{key}: {name!r} is no setting of a case{did_you_mean(name, settings())}")
     return name
-
-
-def one_of(table: Table, key: str, words: tuple[_Word, ...]) -> _Word:
-    """One of the words that a key may have."""
-    value = table.text(key)
-    for word in words:
-        if word == value:
-            return word
-    raise table.error(f"{key} must be one of {', '.join(words)}, not {value!r}")
-
-
-def optional_text(table: Table, key: str) -> str | None:
-    """A string, None where it is left out."""
-    return table.text(key) if table.has(key) else None
-
-
-def optional_flag(table: Table, key: str) -> bool:
-    """True or false; false where it is left out."""
-    return table.flag(key) if table.has(key) else False

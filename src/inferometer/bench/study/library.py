@@ -8,7 +8,7 @@ from pathlib import Path
 
 from inferometer.bench.study.file import StudyFile, read_study
 from inferometer.bench.study.settings import did_you_mean
-from inferometer.errors import UserError
+from inferometer.errors import UserError, shown
 
 
 def shipped() -> Mapping[str, StudyFile]:
@@ -32,7 +32,7 @@ def find_study(name: str) -> StudyFile:
         return known[name]
     if path.is_dir():
         raise UserError(f"{name} is a folder; name a study, a study's TOML file, or the study.toml in the folder of a run")
-    raise UserError(f"no study {name!r}{did_you_mean(name, known)} (one of your own is named by its file, as in ./{name}.toml)")
+    raise UserError(f"no study {shown(name)}{did_you_mean(name, known)} (one of your own is named by its file, as in ./{name}.toml)")
 
 
 def _read(path: Path, name: str) -> StudyFile:

@@ -14,7 +14,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from inferometer.bench.backends.request import APIS, BenchRequest
 from inferometer.bench.records.case import SAMPLING, Case
-from inferometer.errors import UserError
+from inferometer.errors import UserError, shown
 from inferometer.model.formats import COMPUTE_DTYPES, DTYPE_ALIASES
 from inferometer.model.offload import read_offload
 from inferometer.schedule.admission import ADMISSIONS
@@ -53,13 +53,13 @@ def problem(name: str, value: Any) -> str | None:
     if kind is None:
         return f"{name} is no setting of a case{did_you_mean(name, settings())}"
     if kind is bool and not isinstance(value, bool):
-        return f"{name} must be true or false, not {value!r}"
+        return f"{name} must be true or false, not {shown(value)}"
     if kind is str and not (isinstance(value, str) and value.strip()):
-        return f"{name} must be a string that is not empty, not {value!r}"
+        return f"{name} must be a string that is not empty, not {shown(value)}"
     if kind is int and (isinstance(value, bool) or not isinstance(value, int)):
-        return f"{name} must be a whole number, not {value!r}"
+        return f"{name} must be a whole number, not {shown(value)}"
     if kind is float and (isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value)):
-        return f"{name} must be a number, not {value!r}"
+        return f"{name} must be a number, not {shown(value)}"
     if kind is int and value < (0 if name in _MAY_BE_ZERO else 1):
         return f"{name} must be at least {0 if name in _MAY_BE_ZERO else 1}, not {value}"
     if name in (TIMEOUT, "gpu_memory", "host_memory") and value <= 0:
@@ -67,9 +67,9 @@ def problem(name: str, value: Any) -> str | None:
     if name == "tuning_seconds" and value < 0:
         return f"{name} must be at least 0, not {value}"
     if name in _WORDS and value not in _WORDS[name]:
-        return f"{name} must be one of {', '.join(_WORDS[name])}, not {value!r}"
+        return f"{name} must be one of {', '.join(_WORDS[name])}, not {shown(value)}"
     if name == "device" and not _DEVICE.fullmatch(value):
-        return f"device must be auto, cpu, cuda or cuda:N, not {value!r}"
+        return f"device must be auto, cpu, cuda or cuda:N, not {shown(value)}"
     try:
         if name in ("offload", "percent"):
             read_offload(**{"offload": None, name: value})

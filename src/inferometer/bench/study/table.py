@@ -16,9 +16,6 @@ from inferometer.bench.study.keys import (
     each_key,
     given_key,
     heading_key,
-    one_of,
-    optional_flag,
-    optional_text,
     published_key,
     ratio_key,
     rows_key,
@@ -37,7 +34,7 @@ from inferometer.bench.study.layout import (
     PlotSpec,
     TableSpec,
 )
-from inferometer.errors import UserError
+from inferometer.errors import UserError, shown
 from inferometer.hardware.table import Table
 
 __all__ = ["PlotSpec", "TableSpec", "plot_of", "table_of"]
@@ -66,7 +63,7 @@ def plot_of(values: Mapping[str, Any]) -> PlotSpec:
 
 def _read(values: Mapping[str, Any], name: str, make: Callable[[Table], _Made]) -> _Made:
     if not isinstance(values, Mapping):
-        raise ValueError(f"{name} must be a table, not {values!r}")
+        raise ValueError(f"{name} must be a table, not {shown(values)}")
     table = Table(values, name)
     try:
         made = make(table)
@@ -83,12 +80,12 @@ def _from_its_key(message: str) -> str:
 
 
 def _table(table: Table) -> TableSpec:
-    kind = one_of(table, "kind", get_args(Kind)) if table.has("kind") else "grid"
+    kind = table.one_of("kind", get_args(Kind)) if table.has("kind") else "grid"
     shared: dict[str, Any] = {
         "part": table.text("part"),
         "title": table.text("title"),
         "kind": kind,
-        "section": optional_text(table, "section"),
+        "section": table.optional_text("section"),
         "where": where_key(table),
         "each": each_key(table),
         "notes": table.texts("notes"),
@@ -104,8 +101,8 @@ def _table(table: Table) -> TableSpec:
         **_columns(table, tuple(block.label for block in blocks)),
         cell=cell_key(table),
         blocks=blocks,
-        block_headings=optional_flag(table, "block_headings"),
-        best=one_of(table, "best", get_args(Best)) if table.has("best") else None,
+        block_headings=table.optional_flag("block_headings"),
+        best=table.one_of("best", get_args(Best)) if table.has("best") else None,
     )
     for column in made.columns or (ColumnSpec(heading=made.across or ""),):
         cell = column.cell or made.cell
@@ -134,13 +131,13 @@ def _plot(table: Table) -> PlotSpec:
     made = PlotSpec(
         part=table.text("part"),
         title=table.text("title"),
-        kind=one_of(table, "kind", get_args(PlotKind)),
+        kind=table.one_of("kind", get_args(PlotKind)),
         rows=rows_key(table),
         **_columns(table, ()),
         cell=cell,
         where=where_key(table),
         each=each_key(table),
-        log=optional_flag(table, "log"),
+        log=table.optional_flag("log"),
     )
     if made.kind == "lines" and len(made.rows) > 1:
         raise table.error("rows: lines run along one setting")
@@ -173,19 +170,19 @@ def _columns(table: Table, blocks: tuple[str, ...]) -> dict[str, Any]:
 
 def _column(table: Table) -> ColumnSpec:
     where = dict(where_key(table))
-    name = optional_text(table, "column")
+    name = table.optional_text("column")
     if name is not None:
         where["column"] = (name,)
     given, source = given_key(table)
     made = ColumnSpec(
         heading=heading_key(table, name or ""),
-        group=optional_text(table, "group"),
+        group=table.optional_text("group"),
         where=MappingProxyType(where),
         cell=cell_key(table),
         ratio=ratio_key(table) if table.has("ratio") else None,
         stack=stack_key(table),
         published=published_key(table),
-        published_only=optional_flag(table, "published_only"),
+        published_only=table.optional_flag("published_only"),
         given=given,
         source=source,
         blocks=table.texts("blocks"),

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from inferometer.errors import UserError
+from inferometer.errors import UserError, shown
 from inferometer.schedule.sampling import ParameterError, SamplingParams
 
 PARAMETERS = tuple(field.name for field in fields(SamplingParams))
@@ -127,5 +127,5 @@ def _no_number(text: str) -> float:
 
 
 def _shown(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    """As the file spells it."""
+    return shown(value, json.dumps)

@@ -53,6 +53,7 @@ class PeerRows:
 
     @property
     def slot(self) -> int:
+        """Bytes of a rank's rows of one sum."""
         return self._shared.slot
 
     def serves(self, row_bytes: int) -> bool:

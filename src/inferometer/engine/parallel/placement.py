@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 
 from inferometer.engine.device import resolve_device
-from inferometer.errors import UserError
+from inferometer.errors import UserError, shown
 
 
 def check_count(count: object) -> int:
     """The number of ranks. Raises UserError for what is none."""
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise UserError(f"--tensor-parallel must be a whole number of at least 1, not {count!r}")
+        raise UserError(f"--tensor-parallel must be a whole number of at least 1, not {shown(count)}")
     return count
 
 

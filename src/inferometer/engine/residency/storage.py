@@ -15,7 +15,7 @@ import torch
 from inferometer.engine.device import sixteen_bits
 from inferometer.engine.residency.disk_file import DiskSpace
 from inferometer.engine.residency.disk_reader import least_bytes
-from inferometer.errors import PointlessWarning, UserError
+from inferometer.errors import PointlessWarning, UserError, shown
 from inferometer.hardware.host_memory import free_host_bytes
 from inferometer.model.byte_size import gib
 from inferometer.model.offload import Offload, read_offload
@@ -54,7 +54,7 @@ class Storage:
             if value is not None and offload is None and percent is None:
                 raise UserError(f"{option} goes with --offload or --percent: without them nothing leaves the device")
         if host_memory is not None and not positive(host_memory):
-            raise UserError(f"--host-memory must be a number of GiB above 0, not {host_memory!r}")
+            raise UserError(f"--host-memory must be a number of GiB above 0, not {shown(host_memory)}")
         if host_memory is not None and disk is not None and host_memory * 2**30 < least_bytes():
             raise UserError(
                 f"--host-memory {host_memory:g} has no room for the {least_bytes()} bytes through which weights come from --disk; raise it"
@@ -62,7 +62,7 @@ class Storage:
         if disk is not None and not asked.weights:
             raise UserError("--disk holds weights, and all of them stay on the device; add --offload weights, or leave out --disk")
         if disk is not None and (not isinstance(disk, str | Path) or not str(disk)):
-            raise UserError(f"--disk must be a folder, not {disk!r}")
+            raise UserError(f"--disk must be a folder, not {shown(disk)}")
         folder = None if disk is None else Path(disk)
         if folder is not None and folder.exists() and not folder.is_dir():
             raise UserError(f"--disk {folder}: is a file; give a folder")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from inferometer.errors import ModelError
+from inferometer.errors import ModelError, shown
 from inferometer.model.checkpoint import Family
 from inferometer.model.families.bert import BERT
 from inferometer.model.families.bloom import BLOOM
@@ -13,7 +13,6 @@ from inferometer.model.families.gpt2 import GPT2
 from inferometer.model.families.gpt_bigcode import GPT_BIGCODE
 from inferometer.model.families.llama import LLAMA
 from inferometer.model.families.opt import OPT
-from inferometer.model.families.options import shown
 
 __all__ = ["FAMILIES", "family", "family_for"]
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from inferometer.errors import ModelError
+from inferometer.errors import ModelError, shown
 from inferometer.model.spec import Activation, ModelSpec
 
 LARGEST_SIZE = 2**31 - 1
@@ -174,12 +174,3 @@ class Options:
     def _spelling(self, option: str) -> str:
         other = self._spellings.get(option)
         return other if other is not None and self._config.get(other) is not None else option
-
-
-def shown(value: object) -> str:
-    """`value` as it is quoted in a message: on one line and short."""
-    try:
-        text = repr(value)
-    except ValueError:  # a whole number with more digits than Python converts
-        return "a number of very many digits"
-    return text if len(text) <= 80 else f"{text[:77]}..."

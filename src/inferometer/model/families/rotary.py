@@ -9,7 +9,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from inferometer.model.families.options import LARGEST_SIZE, Options, shown
+from inferometer.errors import shown
+from inferometer.model.families.options import LARGEST_SIZE, Options
 from inferometer.model.spec import DynamicScaling, LinearScaling, Llama3Scaling, Rotary, RotaryScaling, YarnScaling
 
 DEFAULT_THETA = 10_000.0

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from inferometer.kernels.quant_weight import SYMMETRIC_ZERO, QuantWeight
+from inferometer.kernels.rounded_rows import LARGEST
 from inferometer.nn.formats.layout import QuantLayout
-from inferometer.nn.formats.rounding import LARGEST, NIBBLES, grid, packed
+from inferometer.nn.formats.rounding import NIBBLES, grid, packed
 
 DAMPING: Final = 0.01
 """Of the mean power of the inputs, added to each."""

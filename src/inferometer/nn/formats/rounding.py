@@ -7,9 +7,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from inferometer.kernels.quant_weight import SYMMETRIC_ZERO, QuantWeight
+from inferometer.kernels.rounded_rows import LARGEST
 from inferometer.nn.formats.layout import QuantLayout, copy
 
-LARGEST = {"int8": 127.0, "fp8": 448.0}
 NIBBLES = 15
 _AT_ONCE = 1 << 22
 """Numbers rounded at once: what is needed beside the matrix stays below some 100 MiB."""

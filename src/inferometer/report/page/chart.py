@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from inferometer.report.markup.html import escaped
-from inferometer.report.plots.svg import Axis, Panel, number
+from inferometer.report.plots.svg import Axis, Panel, number, px
 
 COLOURS = 8
 WIDTH = 420.0
@@ -175,11 +175,6 @@ def colour_class(colour: int) -> str:
 def shortened(name: str) -> str:
     """At most as many characters as fit beside a chart."""
     return name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "\u2026"
-
-
-def px(value: float) -> str:
-    """A coordinate; a tenth of a pixel is exact enough."""
-    return f"{value:.1f}".removesuffix(".0")
 
 
 def _line(panel: Panel, line: Line) -> str:

@@ -11,9 +11,9 @@ from typing import Final
 from inferometer.bench.records.record import Record
 from inferometer.estimate.memory import Memory
 from inferometer.report.markup.html import escaped, table
-from inferometer.report.page.chart import WIDTH, frame, grouped, image, path, px, rectangle, scale, titled, words
+from inferometer.report.page.chart import WIDTH, frame, grouped, image, path, rectangle, scale, titled, words
 from inferometer.report.page.section import Detail, Section, figure, figures
-from inferometer.report.plots.svg import Axis, Panel
+from inferometer.report.plots.svg import Axis, Panel, px
 from inferometer.report.records.columns import Columns, Sweep, length
 from inferometer.report.records.outlooks import Outlooks
 

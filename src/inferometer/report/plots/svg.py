@@ -121,7 +121,7 @@ def page(width: float, height: float, title: str, parts: Iterable[str]) -> str:
     dark = "\n".join(_colour(index, shade) for index, shade in enumerate(_DARK))
     style = f"<style>\n{_TEXT}\n{light}\n@media (prefers-color-scheme: dark) {{\n{_TEXT_DARK}\n{dark}\n}}\n</style>"
     head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_px(width)}" height="{_px(height)}" viewBox="0 0 {_px(width)} {_px(height)}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{px(width)}" height="{px(height)}" viewBox="0 0 {px(width)} {px(height)}" '
         f'role="img" aria-label="{_attribute(title)}">'
     )
     return "\n".join([head, style, text(16, 26, title, kind="title"), *parts, "</svg>"]) + "\n"
@@ -135,42 +135,42 @@ def within(image: str) -> str:
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
     """A straight line of a class."""
-    return f'<line class="{kind}" x1="{_px(x1)}" y1="{_px(y1)}" x2="{_px(x2)}" y2="{_px(y2)}"/>'
+    return f'<line class="{kind}" x1="{px(x1)}" y1="{px(y1)}" x2="{px(x2)}" y2="{px(y2)}"/>'
 
 
 def path(points: Sequence[tuple[float, float]], colour: int, *, hint: str = "") -> str:
     """A line through points in one of the colours."""
-    steps = " ".join(f"{_px(x)},{_px(y)}" for x, y in points)
+    steps = " ".join(f"{px(x)},{px(y)}" for x, y in points)
     return f'<polyline class="line s{colour % COLOURS}" points="{steps}">{_hint(hint)}</polyline>'
 
 
 def dot(x: float, y: float, radius: float, colour: int, *, hint: str = "", hollow: bool = False) -> str:
     """A disc, or a ring if hollow; `hint` shows when pointed at."""
     kind = f'class="s{colour % COLOURS}" fill="none"' if hollow else f'class="f{colour % COLOURS}" fill-opacity="0.75"'
-    return f'<circle {kind} cx="{_px(x)}" cy="{_px(y)}" r="{_px(radius)}">{_hint(hint)}</circle>'
+    return f'<circle {kind} cx="{px(x)}" cy="{px(y)}" r="{px(radius)}">{_hint(hint)}</circle>'
 
 
 def bar(x: float, y: float, width: float, height: float, colour: int, *, hint: str = "", pale: bool = False) -> str:
     """A filled rectangle."""
     shade = "0.4" if pale else "0.9"
-    size = f'width="{_px(max(width, 0))}" height="{_px(height)}"'
-    return f'<rect class="f{colour % COLOURS}" fill-opacity="{shade}" x="{_px(x)}" y="{_px(y)}" {size}>{_hint(hint)}</rect>'
+    size = f'width="{px(max(width, 0))}" height="{px(height)}"'
+    return f'<rect class="f{colour % COLOURS}" fill-opacity="{shade}" x="{px(x)}" y="{px(y)}" {size}>{_hint(hint)}</rect>'
 
 
 def band(x: float, y: float, width: float, height: float) -> str:
     """A pale ground behind marks."""
-    return f'<rect class="band" x="{_px(x)}" y="{_px(y)}" width="{_px(max(width, 0))}" height="{_px(height)}"/>'
+    return f'<rect class="band" x="{px(x)}" y="{px(y)}" width="{px(max(width, 0))}" height="{px(height)}"/>'
 
 
 def text(x: float, y: float, words: str, *, anchor: str = "start", kind: str = "") -> str:
     """A line of text whose baseline is at y."""
     named = f' class="{kind}"' if kind else ""
-    return f'<text{named} x="{_px(x)}" y="{_px(y)}" text-anchor="{anchor}">{escape(words)}</text>'
+    return f'<text{named} x="{px(x)}" y="{px(y)}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
 def turned(x: float, y: float, words: str) -> str:
     """Text from below to above, centred."""
-    return f'<text transform="translate({_px(x)} {_px(y)}) rotate(-90)" text-anchor="middle">{escape(words)}</text>'
+    return f'<text transform="translate({px(x)} {px(y)}) rotate(-90)" text-anchor="middle">{escape(words)}</text>'
 
 
 def number(value: float) -> str:
@@ -219,5 +219,6 @@ def _attribute(words: str) -> str:
     return escape(words, {'"': "&quot;"})
 
 
-def _px(value: float) -> str:
+def px(value: float) -> str:
+    """A coordinate; a tenth of a pixel is exact enough."""
     return f"{value:.1f}".removesuffix(".0")

@@ -13,6 +13,7 @@ from inferometer.estimate.estimate import deployment, memory_of, phase_steps
 from inferometer.estimate.limits import Limits
 from inferometer.estimate.memory import Memory
 from inferometer.hardware.host import Host, read_host
+from inferometer.model.ops import compulsory_bytes
 
 Phase = Literal["forward_ms", "prefill_ms", "decode_token_ms"]
 TIMED: Final[tuple[Phase, ...]] = ("decode_token_ms", "prefill_ms", "forward_ms")
@@ -48,7 +49,7 @@ class Outlook:
         work: dict[Phase, Work] = {}
         for phase, steps in phase_steps(request, where).items():
             ops = where.layout.ops(where.spec, steps[0], where.formats)
-            found = Work(sum(op.count * op.flops for op in ops), sum(op.count * op.bytes_moved for op in ops))
+            found = Work(sum(op.count * op.flops for op in ops), compulsory_bytes(ops))
             if found.flops and found.bytes:
                 work[phase] = found
         return cls(memory_of(request), request.device.usable_memory_bytes, where.limits, work)

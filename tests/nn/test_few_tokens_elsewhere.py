@@ -1,0 +1,46 @@
+"""The compiled sweep of few tokens as processors with fewer instructions than this one run it."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from test_few_tokens import SPECS, batch_of, model_of, swept  # type: ignore[import-not-found]
+
+from inferometer.kernels.cpu_library import CpuLibrary, build
+from inferometer.nn.few_tokens import FewTokens
+
+pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+
+
+@pytest.fixture(scope="module", params=["x86-64", "haswell", "skylake-avx512"])
+def plainer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CpuLibrary:
+    """The kernels as processors with fewer instructions than this one have them."""
+    if platform.machine() != "x86_64":
+        pytest.skip("for x86 processors")
+    needed = {"x86-64": "sse2", "haswell": "avx2", "skylake-avx512": "avx512dq"}[request.param]
+    if needed not in read_host_flags():
+        pytest.skip(f"this processor has no {needed}")
+    path = tmp_path_factory.mktemp("kernels") / "cpu.so"
+    build(["c++"], path, f"-march={request.param}")
+    return CpuLibrary(path)
+
+
+def read_host_flags() -> set[str]:
+    return set(Path("/proc/cpuinfo").read_text().split())
+
+
+@pytest.mark.slow  # three compilations of the whole library
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["llama", "bloom", "sizes that fit nothing", "wide"])
+def test_processors_with_fewer_instructions(plainer: CpuLibrary, name: str, dtype: torch.dtype) -> None:
+    model = model_of(SPECS[name], dtype)
+    batch = batch_of([(1, 300), (1, 16), (7, 9)], 97, 64)
+    wanted = swept(model, None, batch, 64)[1].float()
+    model.pack()
+    found = swept(model, FewTokens(model, plainer), batch, 64)[1].float()
+    error = 2e-5 if dtype == torch.float32 else 0.1
+    torch.testing.assert_close(found, wanted, rtol=error, atol=error * float(wanted.abs().max()))
