@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from inferometer.errors import shown
+from inferometer.errors import shown, shown_path
 
 
 def test_a_short_value_is_quoted_whole() -> None:
@@ -25,6 +26,12 @@ def test_a_long_value_is_cut_and_says_so(value: object) -> None:
     assert len(found) == 80
     assert found.endswith("...")
     assert "\n" not in found
+
+
+def test_a_path_is_whole_as_its_end_tells_most() -> None:
+    path = f"/a{'/folder' * 100}/with a\nbreak"
+    assert shown_path(Path(path)) == repr(path)
+    assert len(shown_path("x" * 10**6)) == 4096
 
 
 def test_a_value_that_python_cannot_write_is_told_by_its_type() -> None:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 _MOST_SHOWN: Final = 80
+_LONGEST_PATH: Final = 4096
 
 
 class UserError(Exception):
@@ -41,6 +42,12 @@ def shown(value: object, form: Callable[[Any], str] = repr) -> str:
     except (ValueError, RecursionError):  # a whole number with more digits than Python converts, or nesting deeper than it follows
         return f"a value of type {type(value).__name__} too large to be shown"
     return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."
+
+
+def shown_path(path: object) -> str:
+    """The name of a file or folder as a message quotes it: on one line, and whole up to what systems allow, as its end tells most."""
+    text = repr(str(path))
+    return text if len(text) <= _LONGEST_PATH else f"{text[: _LONGEST_PATH - 3]}..."
 
 
 def warn_in_one_line() -> None:

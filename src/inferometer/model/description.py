@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from inferometer.errors import ModelError, shown
+from inferometer.errors import ModelError, shown, shown_path
 from inferometer.model import hub, store
 from inferometer.model.config import read_spec
 from inferometer.model.families.options import UnstatedError
@@ -69,7 +69,7 @@ def describe(model: str | None, *, config_only: bool = False, revision: str | No
     if _is_folder(path):
         return _folder(path, path.resolve().name, read)
     if path.suffix.lower() == ".gguf" or path.is_absolute() or model.startswith((".", "~")) or model.endswith("/"):
-        raise ModelError(f"no such file or folder: {shown(model)}")
+        raise ModelError(f"no such file or folder: {shown_path(model)}")
     if hub.is_hub_id(model):
         return _hub(model, read, config_only=config_only, revision=revision)
     raise ModelError(f"no model {shown(model)}: not a local folder, a .gguf file, a preset or a Hub id; {_advice(model)}")
