@@ -7,7 +7,7 @@ from pathlib import Path
 
 TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}"
-    "{% if message.role == 'critic' %}{{ raise_exception('this model knows no critic') }}{% endif %}"
+    "{% if loop.first and message.role == 'assistant' %}{{ raise_exception('this model does not begin') }}{% endif %}"
     "<{{ message.role }}>{{ message.content }}\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
 )
 BEGIN, END = 0, 1

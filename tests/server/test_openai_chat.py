@@ -97,8 +97,8 @@ def test_the_newer_name_of_the_limit_wins_and_without_one_there_is_all_the_room(
 
 
 def test_what_the_template_refuses_is_told_in_its_own_words(client: openai.OpenAI, chat_server: RunningServer) -> None:
-    with pytest.raises(openai.BadRequestError, match="this model knows no critic") as caught:
-        ask(client, [{"role": "critic", "content": "Xylophone-4711"}])
+    with pytest.raises(openai.BadRequestError, match="this model does not begin") as caught:
+        ask(client, [{"role": "assistant", "content": "Xylophone-4711"}])
     assert caught.value.param == "messages"
     assert "Xylophone" not in str(caught.value)
     chat_server.alive()
@@ -202,6 +202,49 @@ def test_what_asks_for_nothing_new_is_passed_over(client: openai.OpenAI) -> None
         "suffix": "",
     }
     assert ask(client, extra_body=fields).choices == ask(client).choices
+
+
+CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ({"role": "assistant", "content": None, "tool_calls": [CALL]}, "has `tool_calls`: this server does not support calling tools"),
+        ({"role": "assistant", "content": "x", "tool_calls": [CALL]}, "has `tool_calls`: this server does not support calling tools"),
+        ({"role": "user", "content": "x", "tool_calls": 5}, "has `tool_calls`: this server does not support calling tools"),
+        ({"role": "user", "content": "x", "tool_call_id": "call_1"}, "has `tool_call_id`: this server does not support calling tools"),
+        ({"role": "assistant", "content": "x", "function_call": {}}, "has `function_call`: this server does not support calling functions"),
+        ({"role": "assistant", "content": "x", "audio": {"id": "a"}}, "has `audio`: this server does not support audio"),
+        ({"role": "assistant", "content": "x", "refusal": "no"}, "has `refusal`: this server does not support a refusal in place"),
+        ({"role": "assistant", "content": "x", "prefix": True}, "has `prefix`: this server does not support continuing"),
+        ({"role": "tool", "content": "x", "tool_call_id": "call_1"}, "none of system, user and assistant: this server does not support"),
+        ({"role": "function", "content": "x", "name": "f"}, "none of system, user and assistant: this server does not support"),
+        ({"role": "developer", "content": "x"}, "none of system, user and assistant: instructions go into a system message"),
+        ({"role": "nonsense", "content": "x"}, "none of system, user and assistant: give it one of these"),
+    ],
+)
+def test_a_message_with_what_is_not_run_is_refused_by_name(
+    client: openai.OpenAI, chat_server: RunningServer, message: Any, said: str
+) -> None:
+    for stream in (False, True):
+        with pytest.raises(openai.BadRequestError) as caught:
+            ask(client, [*MESSAGES, message], stream=stream)
+        assert (caught.value.param, caught.value.code) == ("messages", "unsupported_parameter")
+        assert "number 2" in str(caught.value)
+        assert said in str(caught.value)
+    chat_server.alive()
+
+
+def test_a_message_may_have_nulls_and_what_an_answer_had(client: openai.OpenAI) -> None:
+    given = {"tool_calls": None, "function_call": None, "refusal": None, "audio": None, "name": None, "annotations": None}
+    assert ask(client, [{**message, **given} for message in MESSAGES]).choices == ask(client).choices
+    empty = {"tool_calls": [], "annotations": [], "name": "somebody", "prefix": False}
+    assert ask(client, [{**message, **empty} for message in MESSAGES]).choices == ask(client).choices
+    said = ask(client).choices[0].message.model_dump()
+    again = {"role": "user", "content": "again"}
+    plain = {"role": "assistant", "content": said["content"]}
+    assert ask(client, [*MESSAGES, said, again]).choices == ask(client, [*MESSAGES, plain, again]).choices
 
 
 def test_a_model_without_a_template_says_so(server: RunningServer) -> None:

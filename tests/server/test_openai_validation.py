@@ -163,7 +163,7 @@ def test_a_broken_rule_of_chats(chat_server: RunningServer, fields: dict[str, An
 def test_limits_are_exact(chat_server: RunningServer, over: int) -> None:
     prompt = chat_server.post("/v1/completions", {"prompt": [5] * (256 + over), "max_tokens": 1})
     total = chat_server.post("/v1/completions", {"prompt": [5] * 200, "max_tokens": 312 + over})
-    chat = chat_server.post("/v1/chat/completions", {"messages": [{"role": "u", "content": "x" * (240 + over)}], "max_tokens": 1})
+    chat = chat_server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "x" * (237 + over)}], "max_tokens": 1})
     assert prompt.status == total.status == chat.status == (400 if over > 0 else 200)
     if over > 0:
         for answer in (prompt, total, chat):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from inferometer.server.failures import invalid
 
@@ -70,6 +70,27 @@ _HARMLESS: Mapping[str, Sequence[Any]] = {
 _NOTHING: Sequence[Any] = (False, 0, "", [])
 """Such values of the others. An empty object is none: an empty schema allows any JSON, and nothing but JSON."""
 
+ROLES: Final = ("system", "user", "assistant")
+"""Whose messages a conversation may hold."""
+
+_NOT_IN_A_MESSAGE: Mapping[str, str] = {
+    "tool_calls": "calling tools",
+    "tool_call_id": "calling tools",
+    "function_call": "calling functions",
+    "audio": "audio",
+    "refusal": "a refusal in place of content",
+    "prefix": "continuing the last message",
+}
+"""Fields of a message that would change the answer and are not run, with what they ask for. What is neither here nor known is the chat
+template's: a participant's `name`, for one.
+"""
+
+_ROLES_NOT_HERE: Mapping[str, str] = {
+    "tool": "this server does not support calling tools",
+    "function": "this server does not support calling functions",
+    "developer": "instructions go into a system message",
+}
+
 _ADAPTER_NAMES = re.compile(r"(^|[^a-z])(q?lora|adapter)s?([^a-z]|$)", re.IGNORECASE)
 
 
@@ -79,6 +100,22 @@ def refuse_what_is_not_here(fields: Mapping[str, Any] | None) -> None:
         if name not in _NOT_HERE or value is None or value in _HARMLESS.get(name, _NOTHING):
             continue
         raise invalid(f"`{name}`: this server does not support {_NOT_HERE[name]}", name, "unsupported_parameter")
+
+
+def refuse_in_messages(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Raises ApiError where a message comes from somebody else than the three or has what this server does not do. null is as good as
+    left out.
+    """
+    for place, message in enumerate(messages):
+        role = message["role"]
+        if role not in ROLES:
+            why = _ROLES_NOT_HERE.get(role, "give it one of these")
+            said = f"`messages`: the role of number {place} is none of system, user and assistant: {why}"
+            raise invalid(said, "messages", "unsupported_parameter")
+        for name, asked in _NOT_IN_A_MESSAGE.items():
+            if message.get(name) is not None and message[name] not in _NOTHING:
+                said = f"`messages`: number {place} has `{name}`: this server does not support {asked}"
+                raise invalid(said, "messages", "unsupported_parameter")
 
 
 def refuse_adapter(asked: str | None, served: str) -> None:

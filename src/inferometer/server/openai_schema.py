@@ -9,12 +9,14 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema
 
 from inferometer.server.body import Body
+from inferometer.server.openai_refusals import ROLES
 
 Prompt = str | tuple[int, ...]
 """A text, or the ids of its tokens."""
 
 _WHOLE: Final = {"type": "integer"}
 _TEXT: Final = {"type": "string"}
+_ROLE: Final = {"enum": list(ROLES)}
 
 
 def _texts(value: Any) -> tuple[str, ...]:
@@ -121,7 +123,10 @@ Messages = Annotated[
             {
                 "type": "object",
                 "required": ["role", "content"],
-                "properties": {"role": _TEXT, "content": {"anyOf": [_TEXT, {"type": "array", "items": {"type": "object"}}]}},
+                "properties": {
+                    "role": _ROLE,
+                    "content": {"anyOf": [_TEXT, {"type": "array", "items": {"type": "object"}}]},
+                },
             }
         )
     ),

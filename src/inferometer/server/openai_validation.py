@@ -10,7 +10,7 @@ from typing import Any, Final
 from inferometer.errors import UserError
 from inferometer.schedule.sampling import SEEDS, SamplingParams
 from inferometer.server.failures import ApiError, invalid
-from inferometer.server.openai_refusals import refuse_adapter, refuse_what_is_not_here
+from inferometer.server.openai_refusals import refuse_adapter, refuse_in_messages, refuse_what_is_not_here
 from inferometer.server.openai_schema import ChatRequest, CompletionRequest, OpenAIRequest, Prompt
 from inferometer.server.service import Service
 
@@ -139,6 +139,7 @@ async def validate_chat(wanted: ChatRequest, service: Service) -> OpenAIJob:
     """As `validate_completion`, for a conversation."""
     service.must_generate()
     check_common(wanted, service)
+    refuse_in_messages(wanted.messages)
     most = service.settings.max_top_n_tokens
     if wanted.top_logprobs is not None:
         if not wanted.logprobs:
