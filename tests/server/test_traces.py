@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 
 import pytest
@@ -10,6 +13,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
+from running_server import SOURCE
 
 from inferometer.errors import UserError
 from inferometer.server.traces import Tracer, WatchedExporter, make_tracer
@@ -62,10 +66,24 @@ def test_what_failed_is_marked(status: int | None, outcome: str) -> None:
     assert span.status.status_code is StatusCode.ERROR
 
 
-@pytest.mark.parametrize("endpoint", ["http://", "ftp://host:1", "http://host:port", "http://host:0", "http://host:99999", "://", ""])
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        *("http://", "ftp://host:1", "http://host:port", "http://host:0", "http://host:99999", "://", ""),
+        *("foo", "foo:", "foo/bar", "a b:4317", "http://a b"),
+    ],
+)
 def test_what_is_no_address_is_refused(endpoint: str) -> None:
-    with pytest.raises(UserError, match=r"--otlp-endpoint .* is no address"):
+    with pytest.raises(UserError, match=r"--otlp-endpoint .* is no address; give one like http://localhost:4317"):
         make_tracer(endpoint, "m")
+
+
+def test_a_server_with_no_address_for_its_traces_does_not_start() -> None:
+    words = ("serve", "opt-125m", "--weights", "dummy", "--device", "cpu", "--port", "0", "--otlp-endpoint", "foo")
+    command, environment = [sys.executable, "-m", "inferometer", *words], {**os.environ, "PYTHONPATH": str(SOURCE)}
+    done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == ["inferometer: error: --otlp-endpoint 'foo' is no address; give one like http://localhost:4317"]
 
 
 @pytest.mark.parametrize("endpoint", ["http://localhost:4317", "localhost:4317", "https://collector.example", "http://[::1]:4317/"])

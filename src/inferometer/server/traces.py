@@ -111,7 +111,9 @@ def make_tracer(endpoint: str | None, model: str) -> Tracer | None:
     address = endpoint if "://" in endpoint else f"http://{endpoint}"
     try:
         parts = urlsplit(address)
-        complete = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        complete = parts.scheme in ("http", "https") and _is_host(parts.hostname) and parts.port != 0
+        # A bare name has no port by any convention, and what is no name of a host looks like one.
+        complete = complete and ("://" in endpoint or parts.port is not None)
     except ValueError:
         complete = False
     if not complete:
@@ -152,6 +154,10 @@ def attributes(trail: Trail) -> dict[str, AttributeValue]:
         "seed": trail.generations[0].request.seed if trail.generations and trail.generations[0].request.params.samples else None,
     }
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _is_host(name: str | None) -> bool:
+    return bool(name) and not any(character.isspace() for character in name or "")
 
 
 def _ms(seconds: float | None) -> float | None:
