@@ -6,19 +6,24 @@ import errno
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from inferometer import LLM, SamplingParams
 from inferometer.cli.main import main
-from inferometer.engine.job.prompt_file import PARAMETERS
+from inferometer.engine.job.job import run_job
+from inferometer.engine.job.prompt_file import PARAMETERS, read_prompts
+from inferometer.engine.job.result_file import ResultFile
+from inferometer.errors import UserError
 from tiny_models import tiny_model
 
 LINES: list[dict[str, Any]] = [
@@ -192,7 +197,7 @@ def test_a_disk_that_fails_at_the_end_is_told(tmp_path: Path, capsys: pytest.Cap
         ('{"prompt": "a", "stop_token_ids": [300]}', "stop_token_ids names token 300"),
         ('{"prompt": "a", "id": 1.5}', "id must be a text or a whole number, not 1.5"),
         ('{"prompt": "a", "id": "twice"}', 'the id "twice" is that of line 1, too'),
-        ('{"prompt": "\\ud800"}', "lone surrogate"),
+        ('{"prompt": "bad \\ud800"}', "line 3: the text holds a lone surrogate, U+D800, at character 4: remove it"),
         ('{"prompt": "a", "id": "\\udc00"}', 'the id "\\udc00" holds a lone surrogate'),
         ('{"prompt": "a", "max_new_tokens": 5000}', "are more than the 64 positions"),
         ('{"prompt": "a", "x": ' + "[" * 100000, "is n"),
@@ -208,6 +213,24 @@ def test_a_wrong_line_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert said in err
     assert err.count("\n") == 1
     assert not (tmp_path / "results.jsonl").exists() or not (tmp_path / "results.jsonl").read_bytes()
+
+
+def test_a_line_is_named_where_a_chat_template_would_have_its_text(tmp_path: Path) -> None:
+    source = tmp_path / "prompts.jsonl"
+    source.write_text('{"prompt": "fine"}\n{"prompt": "bad \\ud800"}\n')
+    with pytest.raises(UserError, match=re.escape(f"--input {source}, line 2: the text holds a lone surrogate, U+D800, at character 4:")):
+        read_prompts(source, SamplingParams())
+
+    def encode(text: str) -> str:
+        raise UserError(f"the chat template refuses {text}")
+
+    source.write_text('{"prompt_token_ids": [1]}\n{"prompt": "bad"}\n')
+    llm: Any = SimpleNamespace(seed=0, check=lambda row, params: row)
+    with (
+        ResultFile(tmp_path / "results.jsonl", "job", 2) as results,
+        pytest.raises(UserError, match=re.escape(f"--input {source}, line 2: the chat template refuses bad")),
+    ):
+        run_job(llm, read_prompts(source, SamplingParams()), results, encode, lambda more: None)
 
 
 @pytest.mark.parametrize(

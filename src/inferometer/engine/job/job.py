@@ -42,9 +42,9 @@ def run_job(llm: LLM, prompts: PromptFile, results: ResultFile, encode: Encode, 
     params = []
     for prompt in left:
         own = prompt.params
-        row = encode(prompt.prompt) if isinstance(prompt.prompt, str) else prompt.prompt
         params.append(own if own.seed is not None else replace(own, seed=request_seed(llm.seed, prompt.index)))
         try:
+            row = encode(prompt.prompt) if isinstance(prompt.prompt, str) else prompt.prompt
             rows.append(llm.check(row, params[-1]))
         except UserError as error:
             raise UserError(f"--input {prompts.path}, line {prompt.line}: {error}") from None

@@ -11,6 +11,7 @@ from typing import Any
 
 from inferometer.errors import UserError, shown
 from inferometer.schedule.sampling import ParameterError, SamplingParams
+from inferometer.text.tokenizer import refuse_surrogates
 
 PARAMETERS = tuple(field.name for field in fields(SamplingParams))
 _KEYS = ("prompt", "prompt_token_ids", "id", *PARAMETERS)
@@ -110,6 +111,7 @@ def _tokens(given: Mapping[str, Any]) -> str | list[int]:
         text = given["prompt"]
         if not isinstance(text, str):
             raise UserError(f"prompt must be a text, not {_shown(text)}; token ids go into prompt_token_ids")
+        refuse_surrogates(text)  # here, as a chat template puts it elsewhere in its own text
         return text
     ids = given["prompt_token_ids"]
     if not isinstance(ids, list) or not ids or any(isinstance(token, bool) or not isinstance(token, int) for token in ids):
