@@ -58,6 +58,15 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return err
 
 
+@pytest.mark.parametrize("target", ["nowhere", "empty", "link"])
+def test_a_link_is_refused_before_anything_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str], target: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to(target)
+    err = refused(capsys, "quantize", tmp_path / "no model", "--quantize", "int8", "-o", tmp_path / "link")
+    assert err == f"inferometer: error: -o {tmp_path / 'link'} is a link; name the folder itself, or remove it\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "link"]
+
+
 @pytest.mark.parametrize("calibrate", [False, True])
 def test_a_folder_runs_like_the_model_it_was_made_from(
     model: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], calibrate: bool

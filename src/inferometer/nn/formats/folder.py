@@ -178,7 +178,9 @@ class QuantisedFolder:
 
 
 def check_free(folder: Path) -> None:
-    """Raises UserError where a folder to be written is there and not empty."""
+    """Raises UserError where a folder to be written is there and not empty, or is a link, whose place no folder can take."""
+    if folder.is_symlink():
+        raise UserError(f"-o {folder} is a link; name the folder itself, or remove it")
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise UserError(f"-o {folder} is there already; name another folder, or remove it")
 
