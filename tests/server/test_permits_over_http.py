@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from running_server import LIMITS, RunningServer, dummy, until
+from scraped import Difference
 
 LONG = {"inputs": "a long one", "parameters": {"max_new_tokens": 400}}
 SHORT = {"inputs": "a short one", "parameters": {"max_new_tokens": 2}}
@@ -169,6 +170,20 @@ def test_the_key_opens_and_a_wrong_one_does_not(guarded: RunningServer) -> None:
     assert guarded.post("/generate", SHORT, KEY).status == 200
     for path in ("/health", "/ping", "/", "/info", "/docs"):
         assert guarded.get(path).status == 200
+
+
+def test_a_request_without_the_key_is_counted_under_the_route_that_it_asked_for(guarded: RunningServer) -> None:
+    moved = Difference(guarded)
+    reads, posts = ["/v1/models", "/v1/models/one/two"], ["/tokenize", "/info", "/generate", "/v1/embeddings"]
+    assert [guarded.get(path).status for path in [*reads, "/v1/nothing"]] == [401] * 3
+    assert [guarded.post(path, {}).status for path in posts] == [401] * 4
+    moved.look()
+    for route in ("/v1/models", "/v1/models/{model_id:path}", *posts, "other"):
+        assert moved(f'inferometer_http_responses_total{{route="{route}",status="401"}}') == 1
+    moved = Difference(guarded)
+    assert guarded.get("/v1/models/one/two", **KEY).status == 404
+    moved.look()
+    assert moved('inferometer_http_responses_total{route="/v1/models/{model_id:path}",status="404"}') == 1
 
 
 def test_browsers_may_call_from_where_they_are_allowed_to(four: RunningServer, guarded: RunningServer) -> None:

@@ -6,6 +6,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Route
 
 from inferometer import __version__
 from inferometer.server.answers import error_response
@@ -37,12 +38,17 @@ def make_app(service: Service, observatory: Observatory) -> FastAPI:
         openapi_url="/api-doc/openapi.json",
         redirect_slashes=False,  # an address with a slash too many is none, as the launcher has it; a redirect would have no JSON
     )
-    app.include_router(status_router(service, observatory))
-    app.include_router(health_router(service))
-    app.include_router(tgi_router(service))
-    app.include_router(openai_router(service))
-    app.include_router(embedding_router(service))
-    app.include_router(docs_router(lambda: app.openapi()))
+    routers = (
+        status_router(service, observatory),
+        health_router(service),
+        tgi_router(service),
+        openai_router(service),
+        embedding_router(service),
+        docs_router(lambda: app.openapi()),
+    )
+    for router in routers:
+        app.include_router(router)
+    routes = [route for known in (app, *routers) for route in known.routes if isinstance(route, Route)]
     describe(app)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(ClientGoneError, _client_gone)
@@ -55,7 +61,7 @@ def make_app(service: Service, observatory: Observatory) -> FastAPI:
         allow_methods=["GET", "POST"],
         allow_headers=["*"],  # OpenAI's client in a browser sends a dozen of its own
     )
-    app.add_middleware(Watch, answered=observatory.answered, ended=observatory.ended)
+    app.add_middleware(Watch, routes=routes, answered=observatory.answered, ended=observatory.ended)
     app.add_middleware(HeadAsGet)
     return app
 

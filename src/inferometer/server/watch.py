@@ -7,20 +7,27 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from inferometer.server.guard import OPEN_PATHS
 from inferometer.server.trail import CURRENT, OTHER_ROUTE, Trail
-from inferometer.server.trail_keeper import WORKING_PATHS
 
 LOG = logging.getLogger("inferometer.server.access")
 
 
 class Watch:
-    """Middleware around `app`. answered: called when a response begins; ended: when it is over. Both get the request's trail."""
+    """Middleware around `app`. answered: called when a response begins; ended: when it is over. Both get the request's trail.
 
-    def __init__(self, app: ASGIApp, answered: Callable[[Trail], None], ended: Iterable[Callable[[Trail], None]]) -> None:
+    routes: by which an address is known also where a request is refused before it has come to one.
+    """
+
+    def __init__(
+        self, app: ASGIApp, routes: Iterable[Route], answered: Callable[[Trail], None], ended: Iterable[Callable[[Trail], None]]
+    ) -> None:
         self._app = app
+        self._routes = tuple(routes)
+        self._plain = frozenset(route.path for route in self._routes if "{" not in route.path)
         self._answered = answered
         self._ended = tuple(ended)
 
@@ -29,13 +36,13 @@ class Watch:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        trail = _trail(scope)
+        trail = _trail(scope, self._route(scope))
         CURRENT.set(trail)
 
         async def watched(message: Message) -> None:
             if message["type"] == "http.response.start":
                 trail.status = message["status"]
-                trail.route = _route(scope)
+                trail.route = self._route(scope)
                 self._answered(trail)
                 message["headers"] = [*message.get("headers", ()), (b"x-request-id", trail.request_id.encode())]
             await send(message)
@@ -46,6 +53,16 @@ class Watch:
             trail.ended = time.perf_counter()
             for each in self._ended:
                 each(trail)
+
+    def _route(self, scope: Scope) -> str:
+        """Where it went; before it has gone anywhere, where it would go."""
+        known = getattr(scope.get("route"), "path", None)
+        if isinstance(known, str) and known:
+            return known
+        path: str = scope["path"]
+        if path in self._plain:
+            return path
+        return next((route.path for route in self._routes if route.path_regex.match(path)), OTHER_ROUTE)
 
 
 def log_request(trail: Trail) -> None:
@@ -79,21 +96,14 @@ def _sentence(trail: Trail) -> str:
     return " ".join(word for word in words if word)
 
 
-def _trail(scope: Scope) -> Trail:
+def _trail(scope: Scope, route: str) -> Trail:
     parent = {b"traceparent": "", b"tracestate": ""}
     for name, value in scope["headers"]:
         if name in parent:
             parent[name] = value.decode("latin-1")
     # A method is text that a client chose, too.
     method = scope["method"] if scope["method"] in ("GET", "HEAD", "POST", "OPTIONS", "PUT", "DELETE", "PATCH") else "OTHER"
-    return Trail(method=method, route=_route(scope), parent=(parent[b"traceparent"], parent[b"tracestate"]))
-
-
-def _route(scope: Scope) -> str:
-    known = getattr(scope.get("route"), "path", None)
-    if isinstance(known, str) and known:
-        return known
-    return scope["path"] if scope["path"] in WORKING_PATHS | OPEN_PATHS else OTHER_ROUTE
+    return Trail(method=method, route=route, parent=(parent[b"traceparent"], parent[b"tracestate"]))
 
 
 def _ms(seconds: float | None) -> float | None:
