@@ -200,6 +200,8 @@ def test_a_disk_that_fails_at_the_end_is_told(tmp_path: Path, capsys: pytest.Cap
         ('{"prompt": "bad \\ud800"}', "line 3: the text holds a lone surrogate, U+D800, at character 4: remove it"),
         ('{"prompt": "a", "id": "\\udc00"}', 'the id "\\udc00" holds a lone surrogate'),
         ('{"prompt": "a", "max_new_tokens": 5000}', "are more than the 64 positions"),
+        ('{"prompt": "a", "prompt": "b"}', '"prompt" is given twice; give it once'),
+        ('{"prompt": "a", "logit_bias": {"5": 1, "5": 1}}', '"5" is given twice; give it once'),
         ('{"prompt": "a", "x": ' + "[" * 100000, "is n"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -94,7 +95,7 @@ def _prompt(line: bytes, asked: Mapping[str, Any], index: int, number: int) -> J
 
 def _object(line: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(line.decode(), parse_constant=_no_number)
+        found = json.loads(line.decode(), parse_constant=_no_number, object_pairs_hook=_once)
     except UnicodeDecodeError as error:
         raise UserError(f"is not UTF-8 text at byte {error.start}") from None
     except RecursionError:
@@ -122,6 +123,14 @@ def _tokens(given: Mapping[str, Any]) -> str | list[int]:
 def _token(text: str) -> int | str:
     """JSON's keys are texts; what is no whole number is left to be refused by name."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else text
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise UserError(f"{_shown(twice)} is given twice; give it once")
+    return found
 
 
 def _no_number(text: str) -> float:
