@@ -191,6 +191,7 @@ def test_a_disk_that_fails_at_the_end_is_told(tmp_path: Path, capsys: pytest.Cap
         ('{"prompt": null}', "prompt must be a text, not null"),
         ('{"prompt": "a", "max_new_tokens": null}', "max_new_tokens must be a whole number of at least 1, not null"),
         ('{"prompt": "a", "max_new_tokens": true}', "max_new_tokens must be a whole number of at least 1, not true"),
+        ('{"prompt": "a", "prompt_logprobs": 1}', "prompt_logprobs must be true or false, not 1"),
         ('{"prompt": "a", "stop": [null]}', "stop[0] must be a string that is not empty, not null"),
         ('{"prompt": "a", "top_p": NaN}', "NaN is no number of JSON"),
         ('{"prompt": "a", "logit_bias": {"x": 1}}', "a token id of logit_bias must be a whole number"),

@@ -90,7 +90,8 @@ def _prompt(line: bytes, asked: Mapping[str, Any], index: int, number: int) -> J
     try:
         return JobPrompt(index, number, name, _tokens(given), SamplingParams(**params))
     except ParameterError as error:
-        raise UserError(f"{error.rule}, not {_shown(error.value)}") from None
+        rule = error.rule.replace("True or False", "true or false")
+        raise UserError(f"{rule}, not {_shown(error.value)}") from None
 
 
 def _object(line: bytes) -> dict[str, Any]:
