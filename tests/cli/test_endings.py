@@ -162,13 +162,17 @@ def _unbuffered(full: Any) -> Any:
 
 @pytest.mark.parametrize("redirection", [">/dev/full", ">/dev/full 2>&1", ">&-", "2>&-", "2>/dev/full", ">&- 2>&-"])
 def test_streams_that_take_nothing_decide_no_exit_code_but_their_own(redirection: str) -> None:
-    def code(*words: str) -> int:
+    def ended(*words: str) -> subprocess.CompletedProcess[str]:
         line = " ".join([sys.executable, "-m", "inferometer", *words, redirection])
-        return subprocess.run(line, shell=True, env={**os.environ, "PYTHONPATH": str(SOURCE)}, check=False, timeout=60).returncode
+        environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+        return subprocess.run(line, shell=True, env=environment, check=False, capture_output=True, text=True, timeout=60)
 
-    lost = redirection.startswith(">/dev/full")
-    assert code("models") == (1 if lost else 0)
-    assert code("models", "fetch") == 2
+    lost = redirection.startswith(">")
+    told = ended("models")
+    assert told.returncode == (1 if lost else 0)
+    why = {">/dev/full": "No space left on device", ">&-": "Bad file descriptor"}.get(redirection)
+    assert told.stderr == (f"inferometer: error: the standard output takes no more: {why}; send it somewhere else\n" if why else "")
+    assert ended("models", "fetch").returncode == 2
 
 
 def test_what_an_encoding_lacks_is_a_question_mark() -> None:

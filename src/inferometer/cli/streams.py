@@ -55,11 +55,11 @@ class Output(io.TextIOBase):
 def standard_output() -> Iterator[Output]:
     """The standard output as an `Output`, which it is for everybody inside.
 
-    A stream that was closed before this process began goes nowhere: print() would take None for the standard output. What an encoding
-    lacks is a question mark.
+    One that was closed before this process began is another that takes nothing, which counts once something is printed; a closed standard
+    error goes nowhere. What an encoding lacks is a question mark.
     """
-    if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (for as long as the process lives)
+    if sys.stdout is None:  # which print() would pass over
+        sys.stdout = open(os.open(os.devnull, os.O_RDONLY), "w")  # noqa: SIM115  (for as long as the process lives)
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
