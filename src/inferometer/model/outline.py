@@ -13,6 +13,7 @@ from inferometer.errors import ModelError, shown
 from inferometer.model.config import read_spec
 from inferometer.model.families import FAMILIES
 from inferometer.model.families.options import Options
+from inferometer.model.quantisation import read_quantisation
 from inferometer.model.spec import Experts, LearnedPositions, ModelSpec, Rotary
 
 __all__ = ["OUTLINED", "read_outline"]
@@ -24,10 +25,14 @@ _UNSTATED_BY_GEMMA_3 = {"vocab_size": 262_208, "num_attention_heads": 8, "num_ke
 
 
 def read_outline(config: Mapping[str, Any], name: str) -> ModelSpec:
-    """The spec for an estimate. Raises ModelError, one line, for an unknown architecture or a malformed value."""
+    """The spec for an estimate.
+
+    Raises ModelError, one line, for an unknown architecture, a malformed value, or few bits of a method that is not known.
+    """
     if isinstance(config, Mapping) and isinstance(config.get("model_type"), str):
         read = OUTLINED.get(config["model_type"])
         if read is not None:
+            read_quantisation(config, name)  # bits that are not known would be priced as those of plain weights
             return read(Options(config, name))
     run = {kind for family in FAMILIES for kind in family.model_types}
     if isinstance(config, Mapping) and str(config.get("model_type")) not in run:
