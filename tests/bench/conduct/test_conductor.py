@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from studies import study
 
+from inferometer import __version__
 from inferometer.bench.conduct.conductor import BudgetSpentError, Conduct, Conductor
 from inferometer.bench.conduct.worker_process import WorkerEndedError
 from inferometer.bench.records.case import Case
@@ -165,6 +166,12 @@ def test_a_refusal_is_a_record_and_no_process() -> None:
     assert [record.status for record in records] == ["skipped", "skipped"]
     assert all("--tensor-parallel 2" in str(record.evidence) for record in records)
     assert shop.made == []
+
+
+def test_a_record_without_a_process_has_the_version_that_others_have() -> None:
+    columns = '[[part.columns]]\nname = "b"\nbackend = "native"\n'
+    (refused,), _ = conduct(plans_of(study("[1]", columns=columns, more="tensor_parallel = 3")))
+    assert (refused.status, refused.stack_version) == ("skipped", __version__)
 
 
 def test_after_an_oom_only_what_is_impossible_is_not_tried() -> None:
