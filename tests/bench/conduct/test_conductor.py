@@ -217,6 +217,17 @@ def test_one_case_is_run_however_small_the_budget() -> None:
     assert len(records) == 1
 
 
+def test_the_first_cases_are_run_though_the_budget_is_spent_before_they_begin() -> None:
+    plans = plans_of(study("[1, 2]"))
+    records: list[Record] = []
+    shop = Workshop(step_s=1)
+    conductor = Conductor(SESSION, Conduct(budget_s=1e-9), records.append, study="mine", oomed=set, start=shop, clock=shop.clock)  # type: ignore[arg-type]
+    shop.clock.now += 1
+    with conductor, pytest.raises(BudgetSpentError):
+        conductor.run(plans)
+    assert sorted(ends(records)) == [("a", 1, "ok"), ("b", 1, "ok")]
+
+
 def test_processes_of_what_comes_later_are_kept() -> None:
     plans = plans_of(study("[1, 2]"))
     _, shop = conduct(plans[:2], later=plans[2:])
