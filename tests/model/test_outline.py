@@ -94,6 +94,24 @@ def test_weights_in_few_bits_of_a_method_that_is_not_known_are_refused(kind: str
     assert read_outline(config, "m").name == "m"
 
 
+@pytest.mark.parametrize(
+    ("config", "lacks"),
+    [
+        ({"model_type": "qwen3_moe", **TINY, "num_experts_per_tok": ...}, "num_experts_per_tok, and 8, .* with 4 experts"),
+        (
+            {
+                "model_type": "gemma3",
+                "text_config": {"hidden_size": 64, "num_hidden_layers": 4, "intermediate_size": 96, "num_attention_heads": 6},
+            },
+            "num_key_value_heads, and 4, .* with 6 heads",
+        ),
+    ],
+)
+def test_a_default_that_does_not_go_with_the_file_is_told_as_what_the_file_lacks(config: dict[str, Any], lacks: str) -> None:
+    with pytest.raises(ModelError, match=f"^m: the configuration lacks {lacks}"):
+        read_outline({key: value for key, value in config.items() if value is not ...}, "m")
+
+
 def test_so_they_are_where_the_text_models_part_says_so() -> None:
     config = {"model_type": "gemma3", "text_config": {**TINY, "quantization_config": {"quant_method": "fp8"}}}
     with pytest.raises(ModelError, match="'fp8'"):

@@ -144,7 +144,11 @@ def _gemma(options: Options) -> ModelSpec:
         text = options.raw("text_config")
         if not isinstance(text, Mapping):
             raise options.malformed("text_config", "an object")
-        return _gemma(Options({**_UNSTATED_BY_GEMMA_3, **text, "model_type": "gemma3_text"}, options.name))
+        whole = Options({**_UNSTATED_BY_GEMMA_3, **text, "model_type": "gemma3_text"}, options.name)
+        heads, kv_heads = whole.size("num_attention_heads"), whole.optional_size("num_key_value_heads")
+        if kv_heads is not None:
+            Options(text, options.name).check_kv_heads(heads, kv_heads)
+        return _gemma(whole)
     options.require(*_SIZES)
     changes: dict[str, Any] = {"layer_norms": 2 if kind == "gemma" else 4, "query_key_norm": third, "activation": "gelu_tanh"}
     changes["head_size"] = options.optional_size("head_dim") or 256
@@ -161,6 +165,8 @@ def _gemma(options: Options) -> ModelSpec:
 
 
 def _experts(options: Options, count: int, per_token: int, width: int, *, shared: int = 0, dense_layers: int = 0) -> Experts:
+    if per_token > count and "num_experts_per_tok" not in options:
+        raise options.unfitting("num_experts_per_tok", per_token, f"{count} experts")
     try:
         return Experts(count=count, per_token=per_token, feed_forward=width, shared=shared, dense_layers=dense_layers)
     except ValueError as error:
