@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -139,6 +140,28 @@ def test_what_does_not_fit_the_device_names_the_fraction_that_does(tmp_path: Pat
     narrower = "a 16-bit --dtype, " if supports(torch.device("cpu"), torch.bfloat16) else ""
     with pytest.raises(UserError, match=f"even two layers at a time do not fit: use --quantize int4, {narrower}or more memory$"):
         LLM(path, offload="weights", **(options | {"gpu_memory": 0.0001}))
+
+
+@pytest.mark.parametrize("pages", ["", ",pages"])
+def test_the_fraction_that_is_named_has_room_for_a_sequence_and_too_little_names_it_again(tmp_path: Path, pages: str) -> None:
+    path = tiny_model(tmp_path, "llama", num_hidden_layers=40, hidden_size=64, intermediate_size=512)
+    options: dict[str, Any] = {"dtype": "float32", "device": "cpu", "weights": "dummy", "gpu_memory": 0.0085}
+
+    def refused(share: str) -> str:
+        with pytest.raises(UserError) as caught, LLM(path, offload=f"weights:{share}{pages}", **options) as llm:
+            _ = llm.engine
+        return str(caught.value)
+
+    named = re.fullmatch(rf"--offload .*; (stream at least 0\.\d+ of them \(--offload (weights:0\.\d+{pages})\))", refused("0.1"))
+    assert named is not None
+    # So much that the weights have room, and nothing beside them.
+    assert refused("0.6").startswith("no memory is left for the KV cache beside the weights")
+    assert f"; {named[1]}, raise --gpu-memory, or use " in refused("0.6")
+    with LLM(path, offload=named[2], **options) as llm:
+        longest = llm.context_limit
+        assert longest is not None
+        (answer,) = llm.generate([[1] * (longest - 8)], SamplingParams(max_new_tokens=8, ignore_eos=True))
+    assert len(answer.token_ids) == 8
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,16 @@ def test_what_changes_the_result_in_any_family_is_refused(kind: str, options: di
     assert said in refusal({"model_type": kind, **TINY[kind], **options})
 
 
+@pytest.mark.parametrize(("kind", "assumed"), [("qwen2", 32), ("mistral", 8)])
+def test_a_default_that_does_not_go_with_the_file_is_told_as_what_the_file_lacks(kind: str, assumed: int) -> None:
+    config = {"model_type": kind, **TINY[kind], "hidden_size": 56, "num_attention_heads": 14}
+    del config["num_key_value_heads"]
+    told = f"tiny: the configuration lacks num_key_value_heads, and {assumed}, which is meant without it, does not go with 14 heads; take "
+    assert refusal(config).startswith(told)
+    assert refusal({**config, "num_key_value_heads": 4}) == "tiny: heads (14) must be a multiple of kv_heads (4)"
+    assert read_spec({**config, "num_key_value_heads": 2}, "x").kv_heads == 2
+
+
 @pytest.mark.parametrize("kind", TINY)
 def test_empty_values_of_those_options_are_fine(kind: str) -> None:
     empty = {"auto_map": None, "is_encoder_decoder": False, "pruned_heads": {}, "quantization_config": None, "architectures": None}

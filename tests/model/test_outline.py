@@ -75,6 +75,49 @@ def test_the_module_refuses_an_outline() -> None:
         Transformer(_spec("mixtral-8x7b"), torch.device("meta"), torch.float32)
 
 
+@pytest.mark.parametrize("kind", sorted(OUTLINED))
+@pytest.mark.parametrize(
+    ("stored", "method"),
+    [
+        ({"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}, "'mxfp4'"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "'fp8'"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "'bitsandbytes'"),
+        ({"quant_method": "foo"}, "'foo'"),
+        ({"bits": 4}, "None"),
+    ],
+)
+def test_weights_in_few_bits_of_a_method_that_is_not_known_are_refused(kind: str, stored: dict[str, Any], method: str) -> None:
+    config = {**TINY, "model_type": kind, "quantization_config": stored}
+    with pytest.raises(ModelError, match=f"^m: quantization_config of quant_method {method}: .*the checkpoint before quantisation"):
+        read_outline(config, "m")
+    config["quantization_config"] = {"quant_method": "gptq", "bits": 4, "group_size": 128}
+    assert read_outline(config, "m").name == "m"
+
+
+@pytest.mark.parametrize(
+    ("config", "lacks"),
+    [
+        ({"model_type": "qwen3_moe", **TINY, "num_experts_per_tok": ...}, "num_experts_per_tok, and 8, .* with 4 experts"),
+        (
+            {
+                "model_type": "gemma3",
+                "text_config": {"hidden_size": 64, "num_hidden_layers": 4, "intermediate_size": 96, "num_attention_heads": 6},
+            },
+            "num_key_value_heads, and 4, .* with 6 heads",
+        ),
+    ],
+)
+def test_a_default_that_does_not_go_with_the_file_is_told_as_what_the_file_lacks(config: dict[str, Any], lacks: str) -> None:
+    with pytest.raises(ModelError, match=f"^m: the configuration lacks {lacks}"):
+        read_outline({key: value for key, value in config.items() if value is not ...}, "m")
+
+
+def test_so_they_are_where_the_text_models_part_says_so() -> None:
+    config = {"model_type": "gemma3", "text_config": {**TINY, "quantization_config": {"quant_method": "fp8"}}}
+    with pytest.raises(ModelError, match="'fp8'"):
+        read_outline(config, "m")
+
+
 def test_what_is_run_is_read_alike() -> None:
     for each in PRESETS.values():
         if each.config["model_type"] not in OUTLINED:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 
 import torch
 
@@ -57,12 +58,14 @@ def page_budget(
     fraction: float,
     limit_bytes: int | None,
     kv_dtype: torch.dtype | None = None,
+    relief: Callable[[int], str | None] = lambda left: None,
 ) -> int:
     """Pages for which there is room.
 
     seats, sweep_tokens: the most sequences that run together and the most tokens of a sweep, for whose worst case room is left.
     fraction: share of the memory that is free now, of the whole device on a GPU. limit_bytes: a cap on everything the process takes
-    there (--gpu-memory), weights included; on a CPU a cap on the pages. kv_dtype: of the pages, None for the model's.
+    there (--gpu-memory), weights included; on a CPU a cap on the pages. kv_dtype: of the pages, None for the model's. relief: what else
+    than the options named here would help where so many bytes are left, fewer than none if they lack.
     Raises UserError if there is room for none.
     """
     spec, device = model.local, model.device
@@ -74,9 +77,10 @@ def page_budget(
         left = left if limit_bytes is None else min(left, limit_bytes)
     pages = left // PagedCache.page_bytes(spec, kv_dtype or model.dtype, page_size)
     if pages < 1:
+        also = relief(left)
         raise UserError(
             f"no memory is left for the KV cache beside the weights of {spec.name} on {device.type}; "
-            f"raise --gpu-memory, or use {sixteen_bits(device, model.dtype)}a smaller model"
+            f"{'' if also is None else f'{also}, '}raise --gpu-memory, or use {sixteen_bits(device, model.dtype)}a smaller model"
         )
     return pages
 

@@ -12,13 +12,15 @@ from inferometer.engine.loaded_part import DeviceLimits
 from inferometer.engine.memory import activation_bytes, page_budget
 from inferometer.engine.page_room import UNASKED_BYTES, PageRoom, share_pages
 from inferometer.engine.residency.disk_reader import least_bytes
-from inferometer.engine.residency.storage import Storage, resident_beside_layers
+from inferometer.engine.residency.share import BesideWeights
+from inferometer.engine.residency.storage import Storage, more_streamed, resident_beside_layers
 from inferometer.engine.residency.streamed import StreamedLayers
 from inferometer.engine.sequence_limit import sequence_limit
 from inferometer.engine.sizes import PAGE_SIZE, SEATS
 from inferometer.errors import PointlessWarning, UserError
 from inferometer.hardware.host_memory import free_host_bytes
 from inferometer.model.byte_size import gib
+from inferometer.model.placement import SLOTS
 from inferometer.nn.cache import PagedCache
 from inferometer.nn.tiered_cache import slot_pages_for, slots_bytes
 from inferometer.nn.transformer import Transformer
@@ -52,7 +54,25 @@ class RoomBeside:
             fraction=self.limits.fraction,
             limit_bytes=self._limit_bytes(sweep_tokens),
             kv_dtype=self.kv_dtype,
+            relief=self._streaming,
         )
+
+    def _streaming(self, left_bytes: int) -> str | None:
+        """The advice to stream more of the weights, None where that would not help. left_bytes: beside weights and what passes through."""
+        residency, offload, spec = self.model.residency, self.storage.offload, self.model.spec
+        on_host = self.model.device.type == "cpu"
+        if offload.weights == 1 or self.model.collective.size > 1 or (on_host and self._left_by_limit is None):
+            return None  # what is streamed on a CPU lies in the same memory, unless a limit stands for another device's
+        if not isinstance(residency, StreamedLayers):
+            return f"stream weights (--offload {replace(offload, weights=1.0).name})" if spec.layers > SLOTS else None
+        placement = residency.placement
+        layers = [layer.bytes for layer in placement.layers]
+        left = left_bytes if self._left_by_limit is None else self._left_by_limit
+        share = BesideWeights.of(spec, self.model.dtype, offload, on_host=on_host).share(layers, left + placement.device_bytes)
+        if share is None:
+            return None
+        # Where what is measured on a GPU is more than what was counted, all may help.
+        return more_streamed(offload, share if share > offload.weights else 1.0)
 
     def _limit_bytes(self, sweep_tokens: int) -> int | None:
         """What `page_budget` is to keep to."""

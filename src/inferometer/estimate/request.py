@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final, Literal, cast, get_args
 
-from inferometer.errors import ModelError, UserError
+from inferometer.errors import UserError
 from inferometer.estimate.groups import Order
 from inferometer.estimate.layout import PARALLELS, Layout
 from inferometer.estimate.limits import joining
@@ -130,7 +130,7 @@ def resolve(
         found = replace(found, memory_bytes=found.memory_bytes // gpus, visible_memory_bytes=None)
     name = resolve_dtype(dtype, found, config)
     cache = kv_format(kv_dtype)
-    stored = _stored(config, spec)
+    stored = read_quantisation(config, spec.name)
     if link is not None and layout.devices == 1:
         link_between(found, max(gpus, 2), link)  # nothing crosses it, but a name that is wrong is still refused
     elsewhere = _offload(offload, found)
@@ -246,13 +246,6 @@ def _spec(model: str | ModelSpec | ModelDescription | None) -> tuple[ModelSpec, 
     lies = found.path if found.hub_id is None else None
     named = found.name if lies is None else str(lies)
     return found.spec, found.config, named, found.hub_id or named
-
-
-def _stored(config: Mapping[str, Any], spec: ModelSpec) -> Quantisation | None:
-    try:
-        return read_quantisation(config, spec.name)
-    except ModelError:  # a checkpoint in a way that is not run here is estimated by what is asked for
-        return None
 
 
 def _weights(quantize: str | None, stack: Stack, dtype: str, stored: Quantisation | None) -> WeightFormat | None:

@@ -13,6 +13,7 @@ from inferometer.errors import ModelError, shown
 from inferometer.model.config import read_spec
 from inferometer.model.families import FAMILIES
 from inferometer.model.families.options import Options
+from inferometer.model.quantisation import read_quantisation
 from inferometer.model.spec import Experts, LearnedPositions, ModelSpec, Rotary
 
 __all__ = ["OUTLINED", "read_outline"]
@@ -24,10 +25,14 @@ _UNSTATED_BY_GEMMA_3 = {"vocab_size": 262_208, "num_attention_heads": 8, "num_ke
 
 
 def read_outline(config: Mapping[str, Any], name: str) -> ModelSpec:
-    """The spec for an estimate. Raises ModelError, one line, for an unknown architecture or a malformed value."""
+    """The spec for an estimate.
+
+    Raises ModelError, one line, for an unknown architecture, a malformed value, or few bits of a method that is not known.
+    """
     if isinstance(config, Mapping) and isinstance(config.get("model_type"), str):
         read = OUTLINED.get(config["model_type"])
         if read is not None:
+            read_quantisation(config, name)  # bits that are not known would be priced as those of plain weights
             return read(Options(config, name))
     run = {kind for family in FAMILIES for kind in family.model_types}
     if isinstance(config, Mapping) and str(config.get("model_type")) not in run:
@@ -139,7 +144,11 @@ def _gemma(options: Options) -> ModelSpec:
         text = options.raw("text_config")
         if not isinstance(text, Mapping):
             raise options.malformed("text_config", "an object")
-        return _gemma(Options({**_UNSTATED_BY_GEMMA_3, **text, "model_type": "gemma3_text"}, options.name))
+        whole = Options({**_UNSTATED_BY_GEMMA_3, **text, "model_type": "gemma3_text"}, options.name)
+        heads, kv_heads = whole.size("num_attention_heads"), whole.optional_size("num_key_value_heads")
+        if kv_heads is not None:
+            Options(text, options.name).check_kv_heads(heads, kv_heads)
+        return _gemma(whole)
     options.require(*_SIZES)
     changes: dict[str, Any] = {"layer_norms": 2 if kind == "gemma" else 4, "query_key_norm": third, "activation": "gelu_tanh"}
     changes["head_size"] = options.optional_size("head_dim") or 256
@@ -156,6 +165,8 @@ def _gemma(options: Options) -> ModelSpec:
 
 
 def _experts(options: Options, count: int, per_token: int, width: int, *, shared: int = 0, dense_layers: int = 0) -> Experts:
+    if per_token > count and "num_experts_per_tok" not in options:
+        raise options.unfitting("num_experts_per_tok", per_token, f"{count} experts")
     try:
         return Experts(count=count, per_token=per_token, feed_forward=width, shared=shared, dense_layers=dense_layers)
     except ValueError as error:

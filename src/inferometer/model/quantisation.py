@@ -63,11 +63,12 @@ class Quantisation:
 
 
 def read_quantisation(config: Mapping[str, Any], name: str) -> Quantisation | None:
-    """What `config` says, None if it says nothing. `name` is how the model is called in messages.
+    """What `config` says, or that of its text model, None if neither says anything. `name` is how the model is called in messages.
 
     Raises ModelError, one line, for a method or an option that is not run, and for values that make no sense.
     """
-    found = config.get("quantization_config") or config.get("compression_config")
+    parts = [part for part in (config, config.get("text_config")) if isinstance(part, Mapping)]
+    found = next((part[key] for part in parts for key in ("quantization_config", "compression_config") if part.get(key)), None)
     if not found:
         return None
     if not isinstance(found, Mapping):

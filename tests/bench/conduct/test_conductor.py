@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from studies import study
 
+from inferometer import __version__
 from inferometer.bench.conduct.conductor import BudgetSpentError, Conduct, Conductor
 from inferometer.bench.conduct.worker_process import WorkerEndedError
 from inferometer.bench.records.case import Case
@@ -167,6 +168,12 @@ def test_a_refusal_is_a_record_and_no_process() -> None:
     assert shop.made == []
 
 
+def test_a_record_without_a_process_has_the_version_that_others_have() -> None:
+    columns = '[[part.columns]]\nname = "b"\nbackend = "native"\n'
+    (refused,), _ = conduct(plans_of(study("[1]", columns=columns, more="tensor_parallel = 3")))
+    assert (refused.status, refused.stack_version) == ("skipped", __version__)
+
+
 def test_after_an_oom_only_what_is_impossible_is_not_tried() -> None:
     def outcome(case: Case, others: int) -> str:
         return "oom: OutOfMemoryError: x" if case.batch_size >= 64 else "ok"
@@ -208,6 +215,17 @@ def test_one_case_is_run_however_small_the_budget() -> None:
     with conductor, pytest.raises(BudgetSpentError):
         conductor.run(plans)
     assert len(records) == 1
+
+
+def test_the_first_cases_are_run_though_the_budget_is_spent_before_they_begin() -> None:
+    plans = plans_of(study("[1, 2]"))
+    records: list[Record] = []
+    shop = Workshop(step_s=1)
+    conductor = Conductor(SESSION, Conduct(budget_s=1e-9), records.append, study="mine", oomed=set, start=shop, clock=shop.clock)  # type: ignore[arg-type]
+    shop.clock.now += 1
+    with conductor, pytest.raises(BudgetSpentError):
+        conductor.run(plans)
+    assert sorted(ends(records)) == [("a", 1, "ok"), ("b", 1, "ok")]
 
 
 def test_processes_of_what_comes_later_are_kept() -> None:

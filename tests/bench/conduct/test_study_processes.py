@@ -167,8 +167,8 @@ def test_an_interrupt_leaves_no_process_and_all_that_was_measured(shell: Shell) 
 def test_a_budget_that_is_spent_leaves_the_rest_for_later(shell: Shell) -> None:
     study = shell.study("odd", batches="[1, 5]")
     code, records, said = shell.run(study, "--budget-minutes", "0.00001")
-    assert (code, len(records) < 2) == (0, True)
-    assert f"--budget-minutes is spent with {2 - len(records)} cases left; run the same command with --resume to go on" in said
+    assert (code, len(records)) == (0, 1)
+    assert "--budget-minutes is spent with 1 cases left; run the same command with --resume to go on" in said
     code, records, said = shell.run(study, "--resume", "--isolate")
     assert (code, [record["status"] for record in records]) == (0, ["ok", "ok"])
 

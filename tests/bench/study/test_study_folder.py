@@ -153,6 +153,28 @@ def test_a_full_disk_is_told_by_the_record_that_it_does_not_take(tmp_path: Path,
         assert made.records == [of()]
 
 
+def test_a_resume_with_another_study_says_what_differs(tmp_path: Path) -> None:
+    def said_of(earlier: dict[str, Any]) -> str:
+        said: list[str] = []
+        with folder(tmp_path, document=earlier) as made:
+            made.append(of())
+        with folder(tmp_path, said, resume=True):
+            pass
+        (line,) = [line for line in said if "another one" in line]
+        return line.rpartition("were measured")[2].rpartition("; ")[0]
+
+    file = read_study(TEXT, "mine", "mine.toml")
+    runs = DOCUMENT["fixed"].get("runs")
+    assert said_of(file.resolved("tiny", {"runs": 7})) == f" (runs (7, now {'none' if runs is None else runs}))"
+    assert said_of({**DOCUMENT, "title": "another"}) == f" (title ('another', now {DOCUMENT['title']!r}))"
+    part, *others = DOCUMENT["part"]
+    column, *rest = part["columns"]
+    changed = {**part, "columns": [{**column, "backend": "theirs"}, *rest]}
+    name = f"{part['name']}.{column['name']}"
+    assert said_of({**DOCUMENT, "part": [changed, *others]}) == f" ({name}.backend ('theirs', now {column['backend']!r}))"
+    assert said_of({**DOCUMENT, "part": [{**part, "columns": rest}, *others]}) == f" ({name} (only now))"
+
+
 def test_what_is_no_folder_of_a_run(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has no study.toml; name the folder"):
         read_folder(tmp_path)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from inferometer import __version__
 from inferometer.bench.backends.requirement import Requirement, versions
 from inferometer.model.formats import COMPUTE_DTYPES, DTYPE_ALIASES, KEPT_HEAD, full_name, stored_method
 
@@ -82,6 +83,8 @@ class BackendEntry:
 
     def version(self) -> str | None:
         """The version of the package that gives the stack its name; None where it is not installed."""
+        if self.name == "native":
+            return __version__
         if not self.requirements:
             return None
         module = self.requirements[0].module

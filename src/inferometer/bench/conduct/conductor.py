@@ -183,12 +183,11 @@ class Conductor:
 
     def _check_budget(self, plans: Sequence[Planned]) -> None:
         budget_s = self._conduct.budget_s
-        if budget_s is None:
+        # The first is run whatever it takes, or a study whose cases are longer than its budget would never get on.
+        if budget_s is None or not self._ran:
             return
         left_s = budget_s - (self._clock() - self._began)
-        expected_s = sum(planned.forecast.seconds or 0.0 for planned in plans)
-        # The first is run whatever it takes, or a study whose cases are longer than its budget would never get on.
-        if left_s <= 0 or (self._ran and expected_s > left_s):
+        if left_s <= 0 or sum(planned.forecast.seconds or 0.0 for planned in plans) > left_s:
             raise BudgetSpentError
 
     def _room(self, planned: Planned) -> int | None:

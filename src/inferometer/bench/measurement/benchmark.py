@@ -10,7 +10,6 @@ from typing import cast
 
 import torch
 
-from inferometer import __version__
 from inferometer.bench.backends.backend import Backend, Prompts, Reference
 from inferometer.bench.backends.entry import BackendEntry
 from inferometer.bench.backends.opening import Opening
@@ -96,7 +95,7 @@ def open_backend(found: BackendEntry, opening: Opening) -> Backend | Unopened:
             raise
         failure = Failure(status_of(error), f"loading the model failed: {evidence_of(error)}")
     release_caches(opening.device)
-    return Unopened((__version__ if found.name == "native" else found.version()) or "unknown", failure)
+    return Unopened(found.version() or "unknown", failure)
 
 
 def runner(opening: Opening, backends: dict[str, Backend | Unopened], progress: Progress | None = None) -> Runner:

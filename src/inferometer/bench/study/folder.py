@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from itertools import count
@@ -14,6 +15,7 @@ from typing import Any, Final, Self
 from inferometer.bench.records.journal import Journal, read_records, repair
 from inferometer.bench.records.record import Record
 from inferometer.bench.records.session import Session
+from inferometer.bench.study.difference import differing
 from inferometer.bench.study.file import StudyFile, read_study, resolved_text
 from inferometer.errors import UserError
 
@@ -94,8 +96,11 @@ class StudyFolder:
         if not self.records:
             return
         before = self.path / STUDY
-        if not before.exists() or before.read_text(encoding="utf-8", errors="replace") != resolved_text(document):
-            say(f"{before}: the study was another one when its records were measured; cases that both have are not measured again")
+        text = before.read_text(encoding="utf-8", errors="replace") if before.exists() else ""
+        if text != resolved_text(document):
+            other = _differing(text, document)
+            differs = f" ({other})" if other else ""
+            say(f"{before}: the study was another one when its records were measured{differs}; cases that both have are not measured again")
         for name, what in _SAME.items():
             others = {str(record.environment.get(name)) for record in self.records if record.status != "skipped"} - {getattr(session, name)}
             if others:
@@ -110,6 +115,15 @@ class StudyFolder:
         except OSError:
             part.unlink(missing_ok=True)
             raise
+
+
+def _differing(text: str, document: Mapping[str, Any]) -> str:
+    """What of a resolved study is another in an earlier one's text; "" where that is none."""
+    try:
+        earlier = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return ""
+    return differing(earlier, tomllib.loads(resolved_text(document))) if earlier else ""
 
 
 def read_folder(path: Path) -> tuple[StudyFile, list[Record]]:

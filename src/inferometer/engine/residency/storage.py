@@ -15,6 +15,7 @@ import torch
 from inferometer.engine.device import sixteen_bits
 from inferometer.engine.residency.disk_file import DiskSpace
 from inferometer.engine.residency.disk_reader import least_bytes
+from inferometer.engine.residency.share import BesideWeights
 from inferometer.errors import PointlessWarning, UserError, shown
 from inferometer.hardware.host_memory import free_host_bytes
 from inferometer.model.byte_size import gib
@@ -97,7 +98,7 @@ class Storage:
         total = sum(layer_bytes)
         streaming = self.offload.place(layer_bytes, None, disk=True)
         if beside + streaming.device_bytes > room.bytes:
-            raise UserError(_too_large(self.offload, layer_bytes, beside, streaming, room, dtype))
+            raise UserError(_too_large(self.offload, spec, layer_bytes, beside, streaming, room, dtype))
         # A layer passes through on its way in, and later whatever is read from the disk.
         reserved = max(*layer_bytes, least_bytes())
         free = free_host_bytes() - (beside + streaming.device_bytes if room.of_host else 0)
@@ -154,19 +155,32 @@ def resident_beside_layers(spec: ModelSpec, dtype: torch.dtype, layouts: Layouts
 
 
 def _too_large(
-    offload: Offload, layer_bytes: Sequence[int], beside: int, placement: Placement, room: DeviceRoom, dtype: torch.dtype
+    offload: Offload,
+    spec: ModelSpec,
+    layer_bytes: Sequence[int],
+    beside: int,
+    placement: Placement,
+    room: DeviceRoom,
+    dtype: torch.dtype,
 ) -> str:
     limit = "--gpu-memory lets" if room.capped else "the device has"
     taken = f"--offload {offload.name}" if offload.disk is None else "--percent"
     words = f"{taken} leaves {gib(beside + placement.device_bytes)} of weights on the device, and {limit} {gib(room.bytes)}"
-    least = least_streamed(layer_bytes, room.bytes - beside)
-    if least is None:
+    left = room.bytes - beside
+    share = BesideWeights.of(spec, dtype, offload, on_host=room.of_host).share(layer_bytes, left)
+    if share is None:
+        short = "do not fit" if least_streamed(layer_bytes, left) is None else "leave no memory for the KV cache"
         narrower = sixteen_bits(torch.device("cpu" if room.of_host else "cuda"), dtype)
-        return f"{words}; even two layers at a time do not fit: use --quantize int4, {narrower}or more memory"
-    share = min(1.0, -(-1000 * least // sum(layer_bytes)) / 1000)
+        return f"{words}; even two layers at a time {short}: use --quantize int4, {narrower}or more memory"
+    return f"{words}; {more_streamed(offload, share)}"
+
+
+def more_streamed(offload: Offload, share: float) -> str:
+    """The advice to stream that share of the layers, in the words of the option that says how much is."""
     if offload.disk is not None:
-        return f"{words}; lower the first of --percent's numbers to {100 - ceil(100 * share - 1e-9)}"
-    return f"{words}; stream at least {share:g} of them (--offload {Offload(weights=share, pages=offload.pages).name})"
+        return f"lower the first of --percent's numbers to {100 - ceil(100 * share - 1e-9)}"
+    option = f"--offload {Offload(weights=share, pages=offload.pages).name}"
+    return f"stream all of them ({option})" if share == 1 else f"stream at least {share:g} of them ({option})"
 
 
 def positive(value: Any) -> bool:

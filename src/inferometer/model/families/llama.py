@@ -42,6 +42,8 @@ def _read(config: Mapping[str, Any], name: str) -> ModelSpec:
     hidden, heads = options.size("hidden_size"), options.size("num_attention_heads")
     head_size = options.optional_size("head_dim") or options.head_size(hidden, heads, "num_attention_heads")
     layers = options.layers("num_hidden_layers")
+    kv_heads = options.optional_size("num_key_value_heads", defaults.kv_heads) or heads
+    options.check_kv_heads(heads, kv_heads)
     rotary, context_limit = read_rotary(options, positions=options.size("max_position_embeddings", defaults.positions), head_size=head_size)
     attention_bias = kind == "llama" and options.flag("attention_bias", False)
     return options.spec(
@@ -49,7 +51,7 @@ def _read(config: Mapping[str, Any], name: str) -> ModelSpec:
         layers=layers,
         hidden=hidden,
         heads=heads,
-        kv_heads=options.optional_size("num_key_value_heads", defaults.kv_heads) or heads,
+        kv_heads=kv_heads,
         head_size=head_size,
         feed_forward=options.size("intermediate_size"),
         vocabulary=options.size("vocab_size"),

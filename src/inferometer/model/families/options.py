@@ -144,6 +144,18 @@ class Options:
             raise self.error(f"the hidden size ({hidden}) must be a multiple of {self._spelling(heads_option)} ({heads})")
         return hidden // heads
 
+    def check_kv_heads(self, heads: int, kv_heads: int, option: str = "num_key_value_heads") -> None:
+        """Raises ModelError where the file leaves `option` to its class's default, `kv_heads`, and that does not divide the heads."""
+        if option not in self and heads % kv_heads:
+            raise self.unfitting(option, kv_heads, f"{heads} heads")
+
+    def unfitting(self, option: str, default: int, what: str) -> ModelError:
+        """The complaint that the file lacks `option`, whose default does not go with what it says."""
+        return self.error(
+            f"the configuration lacks {self._spelling(option)}, and {default}, which is meant without it, does not go with {what}; "
+            "take the whole file that was published with the weights, or add what it lacks"
+        )
+
     def require_runnable(self, architectures: Sequence[str]) -> None:
         """Refuses what changes the result in any family and is not run: foreign heads, custom code, encoder-decoders."""
         named = self.raw("architectures")
