@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -30,6 +31,13 @@ from inferometer.kernels.token_rows import Places
 from quant_cases import FORMATS, drawn_weight
 
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels are not compiled")
+BESIDE_A_PRODUCT = 65536 // 4
+"""Registers of a program: of a processor's, what the programs of a product leave."""
+
+
+def registers(built: Any) -> int:
+    """That a program may have at most."""
+    return int(built.metadata.maxnreg) * 32 * int(built.metadata.num_warps)
 
 
 @pytest.mark.parametrize("card", [90], indirect=True)
@@ -147,25 +155,27 @@ def test_nothing_but_old_pages_is_read_before_the_kernel_ahead_has_ended(card: C
     before, behind = (part.splitlines() for part in card.built[0].asm["ptx"].split("griddepcontrol.wait"))
     assert any("prefetch.global.L2" in line for line in before)
     assert not any("st.global" in line for line in before)
-    # Of one block of 32 keys and values 16 bytes a thread, four times each; heads of the sweep come in two bytes a thread, behind.
-    assert sum("ld.global" in line and ".v4.b32" in line for line in before) == 8
+    # Of one block of 32 keys and values 16 bytes a thread, eight times each; heads of the sweep come in two bytes a thread, behind.
+    assert sum("ld.global" in line and ".v4.b32" in line for line in before) == 16
     assert not any("ld.global.b16" in line for line in before)
     assert any("ld.global.b16" in line for line in behind)
     assert any("st.global" in line for line in behind)
-    assert card.built[0].metadata.maxnreg == 128
+    assert registers(card.built[0]) == BESIDE_A_PRODUCT
 
 
 @pytest.mark.parametrize("card", [90], indirect=True)
 @pytest.mark.parametrize("head_size", [64, 80, 128])
-def test_attention_that_fetches_ahead_keeps_in_its_registers(card: Card, head_size: int) -> None:
+@pytest.mark.parametrize("heads", [4, 60])
+def test_attention_that_fetches_ahead_keeps_in_its_registers(card: Card, heads: int, head_size: int) -> None:
     """It is bounded to what is left beside a product, and nothing goes to memory for that."""
-    rows = torch.zeros(2, 12, head_size, dtype=torch.bfloat16)
-    fresh, slopes = paged_decode.Fresh(rows[:, 4:8], rows[:, 8:]), torch.zeros(4)
+    rows = torch.zeros(2, 3 * heads, head_size, dtype=torch.bfloat16)
+    fresh, slopes = paged_decode.Fresh(rows[:, heads : 2 * heads], rows[:, 2 * heads :]), torch.zeros(heads)
     for longest in (100, 1000):
         named = {"page_size": 16, "scale": 0.1, "longest": longest, "slopes": slopes, "fresh": fresh}
-        paged_decode.paged_decode_triton(rows[:, :4], **pages(4, head_size, torch.bfloat16), **named)
+        paged_decode.paged_decode_triton(rows[:, :heads], **pages(heads, head_size, torch.bfloat16), **named)
     for built in card.built:
-        assert built.metadata.maxnreg == 128
+        assert built.metadata.num_warps == (2 if heads == 4 else 4)
+        assert registers(built) == BESIDE_A_PRODUCT
         assert "STACK:0" in resources(built.asm["cubin"])
 
 
