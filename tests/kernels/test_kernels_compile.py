@@ -53,15 +53,7 @@ pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reaso
 class TestCommonCards:
     @pytest.mark.parametrize(
         ("heads", "kv_heads", "head_size", "longest"),
-        [
-            (4, 4, 128, 4096),
-            (4, 4, 80, 100),
-            (4, 1, 256, 4096),
-            (32, 8, 128, 100),
-            (32, 8, 128, 1000),
-            (64, 64, 128, 4096),
-            (300, 300, 64, 100),
-        ],
+        [(4, 4, 128, 4096), (4, 4, 80, 100), (4, 1, 256, 4096), (32, 8, 128, 100), (100, 100, 64, 100)],
     )
     def test_decode(self, card: Card, heads: int, kv_heads: int, head_size: int, longest: int) -> None:
         decode(card, heads, kv_heads, head_size, half(card), longest, biased=head_size == 80)
