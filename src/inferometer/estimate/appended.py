@@ -12,9 +12,6 @@ from inferometer.model.ops import Op
 from inferometer.model.spec import ModelSpec
 from inferometer.model.step import Step
 
-# Of the device whose clock strided_s is told at, an A100.
-_CLOCK_HZ = 1.41e9
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appended:
@@ -31,7 +28,9 @@ class Appended:
             return None
         held = step.context_tokens * written.kv_bytes / max(1, step.tokens)
         moved = self.stack.append_passes * held
-        vector = held / self.formats.kv_item_bytes * self._strided_share(step) * self._element_s
+        vector = 0.0
+        if self.machine.asynchronous:
+            vector = self.machine.shared_s(held / self.formats.kv_item_bytes * self._strided_share(step) * self.stack.strided_s)
         op = Op(kind=written.kind, name="cache_copy", shape=written.shape, unit="vector", dtype=written.dtype, count=written.count)
         return OpTime(
             op=op,
@@ -49,11 +48,3 @@ class Appended:
         """Of the two copies, how many find each element's place by division."""
         least = self.stack.strided.get(self.spec.family, ())
         return sum(step.sequences >= rows for rows in least) / 2
-
-    @property
-    def _element_s(self) -> float:
-        """Seconds of a device for one element of such a copy: its multiprocessors share the divisions."""
-        device = self.machine.device
-        if not self.machine.asynchronous:
-            return 0.0
-        return self.stack.strided_s * _CLOCK_HZ / (device.boost_clock_hz or _CLOCK_HZ) / (device.multiprocessors or 1)

@@ -23,8 +23,6 @@ _HEAD_FILL = 64.0
 _UNFUSED_KERNELS = 4
 # A fallback kernel for head sizes that the fused one lacks reads keys and values an element at a time, and memory gives 64 bytes for each.
 _FETCH_BYTES = 64.0
-# Of the device on which blocks of one query were timed, an A100.
-_BLOCK_CLOCK_HZ = 1.41e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +74,7 @@ class Attention:
         size = self.spec.head_size
         rate = self.machine.matmul_flop_s(op.dtype) * self.stack.matmul_share * size / (size + _HEAD_FILL)
         around = op.activation_bytes - scores * self.formats.item_bytes
-        device = self.machine.device
-        cycles = _BLOCK_CLOCK_HZ / (device.boost_clock_hz or _BLOCK_CLOCK_HZ)
-        tensor = max(flops / rate, self._blocks_s(step) / device.multiprocessors * cycles)
+        tensor = max(flops / rate, self.machine.shared_s(self._blocks_s(step)))
         held = op.bytes_moved * (_FETCH_BYTES / self.formats.item_bytes if self.stack.fused_head_sizes else 1.0)
         return tensor, 0.0, held + around * (1 + self.stack.copies) + self._repeated(step), launches
 

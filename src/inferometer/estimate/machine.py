@@ -22,6 +22,7 @@ _MEMORY_ELSEWHERE = 0.89
 # what fits into half of it beside everything else.
 _CACHE_SPEED = 3.0
 _CACHE_SHARE = 0.5
+_A100_CLOCK_HZ = 1.41e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,11 @@ class Machine:
     def vector_flop_s(self, dtype: str) -> float:
         """Of element-wise work."""
         return self.limits.vector_flop_s(dtype)
+
+    def shared_s(self, seconds: float) -> float:
+        """Of what takes one multiprocessor so long at an A100's clock, where all of this device share it."""
+        cycles = _A100_CLOCK_HZ / (self.device.boost_clock_hz or _A100_CLOCK_HZ)
+        return seconds * cycles / (self.device.multiprocessors or 1)
 
     def passing_s(self, moved_bytes: float) -> float:
         """Seconds to move what one kernel leaves for the next: what fits into the cache is faster."""

@@ -134,9 +134,9 @@ def kv_bytes(spec: ModelSpec, formats: Formats, stack: Stack, workload: Workload
         kv -= (tokens - kept) * each * spec.windowed_layers // spec.layers
     if layout is not None and layout.parallel == "layers" and layout.devices > 1:
         kv = -(-kv * -(-spec.layers // layout.devices) // spec.layers)
-    # Appending copies one layer's keys while the old ones are still held.
     if stack.cache == "returned":
         return 2 * kv
+    # Appending copies one layer's keys while the old ones are still held.
     return kv + kv // (2 * spec.layers) if stack.cache == "appended" else kv
 
 

@@ -82,7 +82,7 @@ class Products:
 
     def _operands_s(self, op: Op) -> float:
         """Seconds in which a product's operands come."""
-        bytes_s = self._bytes_s * (self.stack.lone_reading if op.shape[0] == 1 else 1.0)
+        bytes_s = self._bytes_s * (self.stack.lone_reading if op.shape[0] == 1 and self.machine.asynchronous else 1.0)
         passing = op.activation_bytes / bytes_s
         if self._widens(op):
             return self._wide_bytes(op) / bytes_s + passing

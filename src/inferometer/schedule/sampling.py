@@ -99,7 +99,7 @@ class SamplingParams:
         }
         for name in ("do_sample", "ignore_eos", "prompt_logprobs", "watermark"):
             if not isinstance(getattr(self, name), bool):
-                raise _refusal(name, getattr(self, name), "True or False")
+                raise _refusal(name, getattr(self, name), "true or false")
         if checked["min_new_tokens"] > checked["max_new_tokens"]:
             most = f" ({shown(checked['max_new_tokens'])})"
             raise _refusal("min_new_tokens", self.min_new_tokens, "at most ", "max_new_tokens", most)

@@ -90,8 +90,7 @@ def _prompt(line: bytes, asked: Mapping[str, Any], index: int, number: int) -> J
     try:
         return JobPrompt(index, number, name, _tokens(given), SamplingParams(**params))
     except ParameterError as error:
-        rule = error.rule.replace("True or False", "true or false")
-        raise UserError(f"{rule}, not {_shown(error.value)}") from None
+        raise UserError(f"{error.rule}, not {_shown(error.value)}") from None
 
 
 def _object(line: bytes) -> dict[str, Any]:

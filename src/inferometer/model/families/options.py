@@ -15,6 +15,7 @@ from inferometer.errors import ModelError, shown
 from inferometer.model.spec import Activation, ModelSpec
 
 LARGEST_SIZE = 2**31 - 1
+_TAKE_THE_WHOLE = "take the whole file that was published with the weights, or add what it lacks"
 MOST_LAYERS = 65_536
 
 # Names of transformers' activations. Those that compute the same function by another route share one of ours.
@@ -48,8 +49,7 @@ class UnstatedError(ModelError):
     def of(cls, where: str, sizes: Sequence[str]) -> UnstatedError:
         """That it is so of the configuration at `where`."""
         error = cls(
-            f"{where} lacks {', '.join(sizes)}: without {'that' if len(sizes) == 1 else 'those'} it describes no model; "
-            "take the whole file that was published with the weights, or add what it lacks"
+            f"{where} lacks {', '.join(sizes)}: without {'that' if len(sizes) == 1 else 'those'} it describes no model; {_TAKE_THE_WHOLE}"
         )
         error.sizes = tuple(sizes)
         return error
@@ -153,7 +153,7 @@ class Options:
         """The complaint that the file lacks `option`, whose default does not go with what it says."""
         return self.error(
             f"the configuration lacks {self._spelling(option)}, and {default}, which is meant without it, does not go with {what}; "
-            "take the whole file that was published with the weights, or add what it lacks"
+            f"{_TAKE_THE_WHOLE}"
         )
 
     def require_runnable(self, architectures: Sequence[str]) -> None:
