@@ -113,6 +113,8 @@ class Products:
         """Whether the weight is widened as a whole first."""
         if not (self.machine.asynchronous and self._narrow(op) and 0 < self.stack.widened_rows < op.shape[0]):
             return False
+        if self.formats.matrices.widened:
+            return False
         rows, outputs, inputs = op.shape
         return not (self._in_bytes and rows <= _BYTES_A_CYCLE[-1][0] and outputs * inputs > _MANY_WEIGHTS)
 

@@ -62,6 +62,16 @@ class OpMaker:
             activation_bytes=m * (n + k) * self.item,
         )
 
+    def maps(self, name: str, m: int, n: int, k: int, *, matrix: str, biases: int, count: int) -> Iterator[Op]:
+        """The product of `count` layers, with the matrix of that name in each: apart where some layers keep it in the activations' type."""
+        for native, layers in self.stored_and_kept(matrix, count):
+            yield self.gemm(name + "_kept" * (native and layers < count), m, n, k, biases=biases, count=layers, native=native)
+
+    def stored_and_kept(self, matrix: str, count: int) -> Iterator[tuple[bool, int]]:
+        """(False, the layers that have it in the format of matrices) and (True, those that keep it as it is), where there are such."""
+        kept = self.formats.matrices.layers_kept(matrix, count)
+        yield from ((native, layers) for native, layers in ((False, count - kept), (True, kept)) if layers)
+
     def norm(self, name: str, *, count: int) -> Op:
         """A norm over the hidden states."""
         spec, elements = self.spec, self.tokens * self.spec.hidden

@@ -13,6 +13,7 @@ from inferometer.errors import ModelError, shown
 from inferometer.model.config import read_spec
 from inferometer.model.families import FAMILIES
 from inferometer.model.families.options import Options
+from inferometer.model.published import read_published, without_format
 from inferometer.model.quantisation import read_quantisation
 from inferometer.model.spec import Experts, LearnedPositions, ModelSpec, Rotary
 
@@ -27,8 +28,14 @@ _UNSTATED_BY_GEMMA_3 = {"vocab_size": 262_208, "num_attention_heads": 8, "num_ke
 def read_outline(config: Mapping[str, Any], name: str) -> ModelSpec:
     """The spec for an estimate.
 
-    Raises ModelError, one line, for an unknown architecture, a malformed value, or few bits of a method that is not known.
+    Of weights in a format of model.published too, which nothing here runs. Raises ModelError, one line, for an unknown architecture, a
+    malformed value, or few bits of a method that is not known.
     """
+    published = read_published(config, name) if isinstance(config, Mapping) else None
+    if published is not None:
+        spec = read_outline(without_format(config), name)
+        published.weights(spec, name)  # what cannot be priced is refused here
+        return spec
     if isinstance(config, Mapping) and isinstance(config.get("model_type"), str):
         read = OUTLINED.get(config["model_type"])
         if read is not None:

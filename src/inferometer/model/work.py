@@ -92,7 +92,8 @@ class _Builder(OpMaker):
         spec, tokens, layers = self.spec, self.tokens, self.spec.layers
         qkv = self.query + 2 * self.kv
         yield self.norm("attention_norm", count=layers)
-        yield self.gemm("qkv", tokens, qkv, spec.hidden, biases=qkv if spec.qkv_bias else 0, count=layers)
+        biases = qkv if spec.qkv_bias else 0
+        yield from self.maps("qkv", tokens, qkv, spec.hidden, matrix="attention.qkv", biases=biases, count=layers)
         if spec.query_key_norm:
             yield self._head_norm()
         if isinstance(spec.positions, Rotary):
@@ -101,7 +102,7 @@ class _Builder(OpMaker):
             yield self._kv_write()
         yield from self._attention()
         biases = spec.hidden if spec.output_bias else 0
-        yield self.gemm("attention_output", tokens, spec.hidden, self.query, biases=biases, count=layers)
+        yield from self.maps("attention_output", tokens, spec.hidden, self.query, matrix="attention.output", biases=biases, count=layers)
         yield from self.all_reduce("attention_all_reduce", spec.hidden, count=layers)
         if spec.layer_norms == 4:
             yield self.norm("attention_output_norm", count=layers)
@@ -121,9 +122,12 @@ class _Builder(OpMaker):
     def _feed_forward(self, name: str, inner: int, *, count: int) -> Iterator[Op]:
         spec, tokens, bias = self.spec, self.tokens, self.spec.feed_forward_bias
         up = inner * (2 if spec.gated else 1)
-        yield self.gemm(f"{name}_up", tokens, up, spec.hidden, biases=up if bias else 0, count=count)
-        yield self._activation("activation" if name == "feed_forward" else f"{name}_activation", inner, tokens, count=count)
-        yield self.gemm(f"{name}_down", tokens, spec.hidden, inner, biases=spec.hidden if bias else 0, count=count)
+        ordinary = name == "feed_forward"
+        matrix = name if ordinary else f"feed_forward.{name}"
+        yield from self.maps(f"{name}_up", tokens, up, spec.hidden, matrix=f"{matrix}.up", biases=up if bias else 0, count=count)
+        yield self._activation("activation" if ordinary else f"{name}_activation", inner, tokens, count=count)
+        biases = spec.hidden if bias else 0
+        yield from self.maps(f"{name}_down", tokens, spec.hidden, inner, matrix=f"{matrix}.down", biases=biases, count=count)
 
     def _experts(self, experts: Experts, *, count: int) -> Iterator[Op]:
         """The router, the experts that the tokens choose (evenly, on average) and what all tokens share."""
@@ -132,23 +136,23 @@ class _Builder(OpMaker):
         up = inner * (2 if spec.gated else 1)
         used = max(1, round(experts.used(tokens)))
         yield self.gemm("router", tokens, experts.count, spec.hidden, biases=0, count=count, native=True)
-        yield self._gemm_of_experts("experts_up", up, spec.hidden, used, experts, count=count)
+        yield from self._maps_of_experts("up", up, spec.hidden, used, experts, count=count)
         yield self._activation("experts_activation", inner, tokens * experts.per_token, count=count)
-        yield self._gemm_of_experts("experts_down", spec.hidden, inner, used, experts, count=count)
+        yield from self._maps_of_experts("down", spec.hidden, inner, used, experts, count=count)
         if experts.shared:
             yield from self._feed_forward("shared", experts.shared // self.formats.shards, count=count)
 
-    def _gemm_of_experts(self, name: str, n: int, k: int, used: int, experts: Experts, *, count: int) -> Op:
-        rows = self.tokens * experts.per_token
-        one = self.gemm(name, -(-rows // used), n, k, biases=n if self.spec.feed_forward_bias else 0, count=count)
-        return replace(
-            one,
-            groups=used,
-            flops=2 * rows * n * k,
-            bytes_read=used * one.bytes_read,
-            weight_bytes=used * one.weight_bytes,
-            activation_bytes=rows * (n + k) * self.item,
-        )
+    def _maps_of_experts(self, name: str, n: int, k: int, used: int, experts: Experts, *, count: int) -> Iterator[Op]:
+        rows, biases = self.tokens * experts.per_token, n if self.spec.feed_forward_bias else 0
+        for one in self.maps(f"experts_{name}", -(-rows // used), n, k, matrix=f"feed_forward.experts.{name}", biases=biases, count=count):
+            yield replace(
+                one,
+                groups=used,
+                flops=2 * rows * n * k,
+                bytes_read=used * one.bytes_read,
+                weight_bytes=used * one.weight_bytes,
+                activation_bytes=rows * (n + k) * self.item,
+            )
 
     def _activation(self, name: str, inner: int, rows: int, *, count: int) -> Op:
         spec = self.spec
