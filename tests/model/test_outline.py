@@ -30,7 +30,8 @@ TINY: dict[str, Any] = {
     "vocab_size": 128,
     "head_dim": 16, "n_embd": 64, "n_layer": 4, "n_head": 4, "num_heads": 4, "num_layers": 4, "d_model": 64, "n_heads": 4, "n_layers": 4,
     "num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32,
-    "sliding_window": 8,
+    "sliding_window": 8, "n_routed_experts": 4, "n_shared_experts": 1, "first_k_dense_replace": 1, "q_lora_rank": 24, "kv_lora_rank": 32,
+    "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 12,
 }  # fmt: skip
 
 
@@ -56,6 +57,7 @@ def _spec(name: str) -> ModelSpec:
         ("phi-2", 2.78),
         ("gpt-oss-20b", 20.9),
         ("gpt-oss-120b", 116.8),
+        ("deepseek-v3", 671.0),
     ],
 )
 def test_parameters_are_as_many_as_published(name: str, billions: float) -> None:

@@ -210,6 +210,9 @@ def _live_widths(spec: ModelSpec, formats: Formats, repeats_keys: bool, stack: S
     """
     shards, hidden, lets_go = formats.shards, spec.hidden, stack.lets_go
     query, kv = spec.query_size // shards, local_kv_heads(spec, shards) * spec.head_size
+    if spec.latent is not None:
+        # Of a prompt's own tokens all heads have keys and values.
+        kv = spec.heads // shards * (spec.latent.unrotated + spec.latent.values) // 2
     inner = spec.feed_forward // shards
     rotary = isinstance(spec.positions, Rotary)
     # The rotation's cosines and sines serve all layers.

@@ -8,6 +8,7 @@ from inferometer.estimate.limits import Limits
 from inferometer.estimate.request import Request
 from inferometer.model.footprint import weight_bytes_by_part
 from inferometer.model.formats import WeightFormat
+from inferometer.model.parameters import attention_matrices
 from inferometer.model.spec import ModelSpec
 
 _ELEMENTS = {"int8": "whole numbers of 8 bits", "int4": "whole numbers of 4 bits", "fp8": "e4m3", "mxfp4": "e2m1"}
@@ -47,7 +48,7 @@ def _parts(spec: ModelSpec, form: WeightFormat) -> str:
     dense = spec.layers if spec.experts is None else spec.experts.dense_layers
     mixed, shared = spec.layers - dense, 0 if spec.experts is None else spec.experts.shared
     parts = (
-        ("attention", ("attention.qkv", "attention.output"), spec.layers),
+        ("attention", attention_matrices(spec), spec.layers),
         ("feed-forward", ("feed_forward.up", "feed_forward.down"), dense),
         ("experts", ("feed_forward.experts.up", "feed_forward.experts.down"), mixed),
         ("shared experts", ("feed_forward.shared.up", "feed_forward.shared.down"), mixed if shared else 0),

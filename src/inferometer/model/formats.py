@@ -196,9 +196,11 @@ class Formats:
 
 def kv_bytes_per_token(spec: ModelSpec, formats: Formats) -> int:
     """Bytes that one token of context takes on each device, over all layers; scales not counted."""
-    return 2 * spec.layers * local_kv_heads(spec, formats.shards) * spec.head_size * formats.kv_item_bytes
+    heads = local_kv_heads(spec, formats.shards)
+    return spec.layers * heads * (spec.cached_size // spec.kv_heads) * formats.kv_item_bytes
 
 
 def kv_scale_bytes_per_page(spec: ModelSpec, shards: int) -> int:
-    """Bytes of a page's scales on each device, over all layers, where the cache is in 8 bits: float32, one a head for keys and values."""
-    return 2 * spec.layers * local_kv_heads(spec, shards) * 4
+    """Bytes of a page's scales on each device, over all layers, where the cache is in 8 bits: float32, one a head for keys and values, or
+    one for the vectors that both are made of."""
+    return (2 if spec.latent is None else 1) * spec.layers * local_kv_heads(spec, shards) * 4

@@ -27,6 +27,8 @@ class OpMaker:
         self.heads = local.heads
         self.query = local.query_size
         self.kv = local.kv_size
+        self.attended = local.attended_size
+        self.cached = local.cached_size
         self.inner = local.feed_forward
         self.vocabulary = local.vocabulary
 

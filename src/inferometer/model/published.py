@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from inferometer.errors import ModelError, shown
 from inferometer.model.formats import WeightFormat
+from inferometer.model.parameters import attention_matrices
 from inferometer.model.spec import ModelSpec
 
 _METHODS = ("mxfp4", "fp8", "fbgemm_fp8")
@@ -20,8 +21,13 @@ _EXPRESSION = "re:"
 _MXFP4_GROUP = 32
 """Open Compute Project, Microscaling Formats (MX) 1.0: 32 elements share a scale of 8 bits, a power of two."""
 # The modules that a matrix of a layer is made of, under any of the names that families give them.
-_MODULES: dict[str, tuple[tuple[str, ...], ...]] = {
+_ATTENTION: dict[str, tuple[tuple[str, ...], ...]] = {
     "attention.qkv": (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), ("self_attn.qkv_proj",)),
+    "attention.query": (("self_attn.q_proj",),),
+    "attention.query_down": (("self_attn.q_a_proj",),),
+    "attention.query_up": (("self_attn.q_b_proj",),),
+    "attention.latent_down": (("self_attn.kv_a_proj_with_mqa",),),
+    "attention.latent_up": (("self_attn.kv_b_proj",),),
     "attention.output": (("self_attn.o_proj",),),
 }
 _FEED_FORWARD: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -92,7 +98,8 @@ class Published:
         dense = spec.layers if spec.experts is None else spec.experts.dense_layers
         every, ordinary, mixed = range(spec.layers), range(dense), range(dense, spec.layers)
         kept = _Names(self.kept)
-        for layers, modules in ((every, _MODULES), (ordinary, _FEED_FORWARD), (mixed, _EXPERTS)):
+        attention = {matrix: _ATTENTION[matrix] for matrix in attention_matrices(spec)}
+        for layers, modules in ((every, attention), (ordinary, _FEED_FORWARD), (mixed, _EXPERTS)):
             for matrix, names in modules.items():
                 if ".shared." in matrix and (spec.experts is None or not spec.experts.shared):
                     continue
