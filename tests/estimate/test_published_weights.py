@@ -47,6 +47,16 @@ def test_a_step_is_as_much_faster_as_its_bytes_are_fewer_and_arithmetic_stays_th
     assert gemm_ms(many, "prefill_ms") == pytest.approx(gemm_ms(many_wide, "prefill_ms"), rel=0.05)
 
 
+@pytest.mark.parametrize("stack", ["native", "vllm"])
+def test_more_rows_never_take_less(stack: str) -> None:
+    """Whatever kernels of ours do with weights of other formats, at so many rows one thing and at more another."""
+    times = [
+        asked("gpt-oss-20b", stack=stack, sequence_length=length, decode_length=1).prefill_ms for length in (256, 512, 528, 1024, 2048)
+    ]
+    assert all(time is not None for time in times)
+    assert sorted(times, key=float) == times  # type: ignore[arg-type]
+
+
 def test_more_tokens_touch_more_experts() -> None:
     one, sixteen = (asked("gpt-oss-120b", batch_size=batch).phases["decode_token_ms"].bound.memory_ms for batch in (1, 16))
     assert 5 < sixteen / one < 16
@@ -66,6 +76,12 @@ def test_fp8_of_405b_in_one_machine_of_8() -> None:
     """For which Meta published it: eight GPUs of 80 GB have no room for 16 bits."""
     assert asked("llama-3.1-405b-fp8", tensor_parallel=8).fits
     assert not asked("llama-3.1-405b", tensor_parallel=8).fits
+
+
+def test_devices_with_layers_of_their_own_hold_the_larger_of_them() -> None:
+    """61 layers on eight devices: the fullest has eight, of experts, and the embedding or the head."""
+    found = asked("deepseek-v3", "h200", gpus=8, parallel="layers", stack="hf-eager").memory.weights
+    assert found == pytest.approx(8 * 11.54e9 + 1.85e9, rel=0.005)
 
 
 def test_layers_that_differ_are_counted() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from inferometer.errors import ModelError
 from inferometer.model.config import read_spec
 from inferometer.model.description import describe
-from inferometer.model.footprint import layer_weight_bytes, resident_weight_bytes, weight_bytes_by_part
+from inferometer.model.footprint import layer_weight_bytes, resident_weight_bytes, weight_bytes_by_layer, weight_bytes_by_part
 from inferometer.model.formats import Formats
 from inferometer.model.ops import weight_bytes
 from inferometer.model.outline import read_outline
@@ -120,6 +120,16 @@ def test_modules_that_are_left_as_they_were_have_their_bytes(kept: list[str]) ->
     read = weight_bytes(ops.values())
     assert read == resident_weight_bytes(spec, formats) - parts["embedding"] + 2 * 256
     assert layer_weight_bytes(spec, formats) * 4 == pytest.approx(parts["attention"] + parts["feed-forward"] + 2 * 4 * 2 * 256, abs=4)
+
+
+def test_layers_that_differ_have_bytes_of_their_own() -> None:
+    name = "deepseek-v3"
+    spec, formats = formats_of(PRESETS[name].config, name)
+    layers, parts = weight_bytes_by_layer(spec, formats), weight_bytes_by_part(spec, formats)
+    assert len(layers) == 61
+    assert len(set(layers[:3])) == len(set(layers[3:])) == 1
+    assert layers[0] < layers[3] / 10
+    assert sum(layers) == sum(parts.values()) - parts["embedding"] - parts["head"] - 2 * spec.hidden  # of which the last norm
 
 
 def test_expressions_and_blocks_of_compressed_tensors() -> None:

@@ -44,7 +44,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how it runs")
     how.add_argument("--stack", default="native", metavar="NAME", help=f"{', '.join(STACKS)} (default: native)")
     how.add_argument("--dtype", default="auto", metavar="auto|float32|float16|bfloat16", help="number format of weights and activations")
-    how.add_argument("--quantize", metavar="FORMAT", help="number format of the layers' weights: int8, int4-g64, fp8, ...; none: widened")
+    how.add_argument(
+        "--quantize", metavar="FORMAT", help="number format of the layers' weights: int8, int4-g64, fp8, ...; none: a checkpoint's, widened"
+    )
     how.add_argument("--kv-dtype", default="auto", metavar="auto|fp8|int8", help="number format of the KV cache")
     how.add_argument("--tensor-parallel", type=at_least(1), metavar="N", help="GPUs to cut every layer over (default: --gpus, or 1)")
     how.add_argument(

@@ -60,6 +60,13 @@ def layer_weight_bytes(spec: ModelSpec, formats: Formats) -> int:
     return -(-sum(_bytes(parameter, local, formats, count) for parameter in _layer(local)) // count)
 
 
+def weight_bytes_by_layer(spec: ModelSpec, formats: Formats) -> tuple[int, ...]:
+    """Bytes of each layer's weights on one device, ordinary blocks first. Raises UserError as `layer_weight_bytes`."""
+    dense = 0 if spec.experts is None else spec.experts.dense_layers
+    ordinary = layer_weight_bytes(replace(spec, layers=dense, experts=None, unwindowed_layers=0), formats) if dense else 0
+    return (ordinary,) * dense + (layer_weight_bytes(spec, formats),) * (spec.layers - dense)
+
+
 def _counted(spec: ModelSpec) -> Iterator[tuple[Parameter, int]]:
     """Every kind of parameter, and in how many layers it is; 1 for those of no layer."""
     others = parameters(replace(spec, layers=1, experts=None, unwindowed_layers=0))

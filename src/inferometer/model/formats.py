@@ -53,7 +53,7 @@ class WeightFormat:
 
     @property
     def widened(self) -> bool:
-        """Whether products of any number of rows widen it on its way, and none before: so all do that are known to run it."""
+        """Whether products of any number of rows widen it on its way, and none before, as all do that are known to run it; none of ours."""
         return self.element == "mxfp4"
 
     def matrix_bytes(self, rows: int, columns: int) -> int:
