@@ -31,6 +31,13 @@ def test_the_answer_says_what_weights_are_in_and_where_that_is_from(tmp_path: Pa
         assert sum(found["breakdown"]["weights_by_part"].values()) == found["breakdown"]["memory_bytes"]["weights"]
 
 
+def test_a_checkpoint_that_is_run_in_its_format_is_not_asked_for_widened(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stated = {"quant_method": "gptq", "bits": 4, "group_size": 128}
+    (tmp_path / "config.json").write_text(json.dumps({**PRESETS["llama-2-7b"].config, "quantization_config": stated}))
+    assert main(["estimate", str(tmp_path), "--device", "h100-sxm", "--quantize", "none"]) == 2
+    assert "--quantize none: the checkpoint is in gptq-int4-g128, and so it is run; leave it out" in capsys.readouterr().err
+
+
 def test_no_command_of_bench_is_offered_for_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["estimate", "llama-3.1-405b-fp8", "--device", "h100-sxm"]) == 0
     said = capsys.readouterr().out

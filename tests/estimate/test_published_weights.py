@@ -103,6 +103,7 @@ def test_what_is_asked_of_them_is_done_or_refused_in_one_line() -> None:
     half = asked("gpt-oss-20b", dtype="float16")
     assert (half.request.formats.dtype, half.memory.weights) == ("float16", own.memory.weights)
     assert asked("gpt-oss-20b", dtype="float32").memory.weights > own.memory.weights
+    assert asked("qwen3-8b", quantize="none").decode_token_ms == asked("qwen3-8b").decode_token_ms
     for quantize in ("int8", "fp8", "gptq", "nonsense"):
         with pytest.raises(UserError, match=f"^--quantize {quantize}: the checkpoint is in mxfp4 already; .*--quantize none .*bfloat16$"):
             asked("gpt-oss-20b", quantize=quantize)

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any, Final, Literal, cast, get_args
 
 from inferometer.errors import UserError
+from inferometer.estimate.asked_weights import WIDENED, asked_weights
 from inferometer.estimate.groups import Order
 from inferometer.estimate.layout import PARALLELS, Layout
 from inferometer.estimate.limits import joining
@@ -19,20 +20,17 @@ from inferometer.hardware.catalogue import find_device, slugs
 from inferometer.hardware.device import DeviceSpec
 from inferometer.hardware.links import Link, host_link, link_between
 from inferometer.model.description import ModelDescription, describe
-from inferometer.model.formats import COMPUTE_DTYPES, DTYPE_ALIASES, Formats, WeightFormat, kv_format
+from inferometer.model.formats import COMPUTE_DTYPES, DTYPE_ALIASES, Formats, kv_format
 from inferometer.model.offload import NOWHERE_ELSE, Offload, read_offload
 from inferometer.model.outline import read_outline
 from inferometer.model.published import Published, read_published
-from inferometer.model.quantisation import Quantisation, read_quantisation, resolve_quantize
+from inferometer.model.quantisation import read_quantisation
 from inferometer.model.shard import check_shards
 from inferometer.model.spec import ModelSpec
 from inferometer.schedule.groups import GROUP_SIZE
 
 _MOST: Final = 10**24
 """Of any number that is asked for: products of much larger ones are none that floating point has."""
-
-_WIDENED: Final = "none"
-"""The --quantize value that asks for a published checkpoint's weights in the activations' type."""
 
 _MOST_SWEEPS: Final = 10**6
 """Of groups in diagonal order: some seconds of work."""
@@ -139,7 +137,6 @@ def resolve(
     cache = kv_format(kv_dtype)
     published = read_published(config, spec.name)
     stored = read_quantisation(config, spec.name) if published is None else None
-    widened = published is not None and quantize == _WIDENED
     if link is not None and layout.devices == 1:
         link_between(found, max(gpus, 2), link)  # nothing crosses it, but a name that is wrong is still refused
     elsewhere = _offload(offload, found)
@@ -167,7 +164,7 @@ def resolve(
         link=joined,
         formats=Formats(
             dtype=name,
-            weights=_weights(quantize, chosen, name, stored) if published is None else _published(quantize, published, spec, name),
+            weights=asked_weights(quantize, spec, chosen, name, published or stored),
             kv_dtype=cache,
             shards=shards,
         ),
@@ -189,7 +186,7 @@ def resolve(
         mixed_tokens=mixed_tokens,
         named=named,
         hub_name=hub_name,
-        stored=stored is not None or (published is not None and not widened),
+        stored=stored is not None or (published is not None and quantize != WIDENED),
         stated=stated,
         published=published,
     )
@@ -258,25 +255,6 @@ def _spec(model: str | ModelSpec | ModelDescription | None) -> tuple[ModelSpec, 
     named = found.name if lies is None else str(lies)
     stated = f"{found.hub_id or found.path}'s config.json{', as the preset has it' if found.source == 'preset' else ''}"
     return found.spec, found.config, named, found.hub_id or named, stated
-
-
-def _weights(quantize: str | None, stack: Stack, dtype: str, stored: Quantisation | None) -> WeightFormat | None:
-    """The format of the weights: that asked for, or that of the checkpoint. Raises UserError where both are there and differ."""
-    if stored is not None:
-        return resolve_quantize(quantize, stored)
-    return None if quantize is None else stack.weights(quantize, dtype)
-
-
-def _published(quantize: str | None, published: Published, spec: ModelSpec, dtype: str) -> WeightFormat | None:
-    """The format of the checkpoint, None where its weights are to be widened. Raises UserError for any other that is asked for."""
-    if quantize == _WIDENED:
-        return None
-    if quantize not in (None, published.method, published.named):
-        raise UserError(
-            f"--quantize {quantize}: the checkpoint is in {published.named} already; leave it out, or use --quantize {_WIDENED} for its "
-            f"weights widened to {dtype}"
-        )
-    return published.weights(spec, spec.name)
 
 
 def _check_length(spec: ModelSpec, length: int, generated: int) -> None:
