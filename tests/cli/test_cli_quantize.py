@@ -234,12 +234,41 @@ def test_what_a_killed_run_has_left_goes_with_the_next_to_the_same_folder(
 ) -> None:
     out = tmp_path / "out"
     other = leave(tmp_path / "other")
-    with writing(out) as alive:
-        leave(out)
-        assert main(["quantize", str(model), "--quantize", "int8", "-o", str(out)]) == 0
-        assert (alive / "a" / "b").is_file()
+    leave(out)
+    assert main(["quantize", str(model), "--quantize", "int8", "-o", str(out)]) == 0
     assert capsys.readouterr().err == f"inferometer: removed {LEFT} that a run which was killed had left beside {out}\n"
-    assert {path.name for path in tmp_path.iterdir()} == {"out", other.parent.name, alive.parent.name}
+    assert {path.name for path in tmp_path.iterdir()} == {"out", other.parent.name}
+
+
+def test_a_folder_that_another_run_is_writing_is_refused_before_anything_is_read(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    with writing(out) as alive:
+        said = refused(capsys, "quantize", tmp_path / "no model", "--quantize", "int8", "-o", out)
+        assert said == f"inferometer: error: -o {out} is being written by another run; name another folder, or wait for that run to end\n"
+        assert (alive / "a" / "b").is_file()
+        assert main(["quantize", str(model), "--quantize", "int8", "-o", str(tmp_path / "beside")]) == 0
+    assert main(["quantize", str(model), "--quantize", "int8", "-o", str(out)]) == 0  # it was killed
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["beside", "out"]
+
+
+def test_a_run_that_calibrates_is_writing_already(
+    model: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from inferometer.engine import quantize as module
+
+    out, calibrated, said = tmp_path / "out", module._calibrated, []
+
+    def second(*arguments: Any) -> Any:
+        said.append(refused(capsys, "quantize", model, "--quantize", "int8", "-o", out))
+        return calibrated(*arguments)
+
+    monkeypatch.setattr(module, "_calibrated", second)
+    flags = ["--calibrate", str(text), "--device", "cpu", "--windows", "1"]
+    assert main(["quantize", str(model), "--quantize", "int4-g32", "-o", str(out), *flags]) == 0
+    assert [line.split(" is ")[-1][:31] for line in said] == ["being written by another run; n"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_a_text_of_less_than_one_piece_does_not_calibrate(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

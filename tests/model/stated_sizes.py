@@ -8,6 +8,16 @@ from typing import Any
 _GPT = ("n_embd", "n_layer", "n_head", "vocab_size")
 _LLAMA = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
 
+_DEEPSEEK = (
+    *_LLAMA,
+    "n_routed_experts",
+    "moe_intermediate_size",
+    "kv_lora_rank",
+    "qk_rope_head_dim",
+    "qk_nope_head_dim",
+    "v_head_dim",
+)
+
 STATED: dict[str, tuple[str, ...]] = {
     "bloom": ("hidden_size", "n_layer", "n_head", "vocab_size"),
     "opt": ("hidden_size", "num_hidden_layers", "num_attention_heads", "ffn_dim", "vocab_size"),
@@ -24,6 +34,8 @@ STATED_IN_OUTLINES: dict[str, tuple[str, ...]] = {
     "qwen3": _LLAMA,
     "qwen3_moe": (*_LLAMA, "num_experts", "moe_intermediate_size"),
     "gpt_oss": (*_LLAMA, "num_local_experts"),
+    "deepseek_v2": _DEEPSEEK,
+    "deepseek_v3": _DEEPSEEK,
     "gemma": _LLAMA,
     "gemma2": _LLAMA,
     "gemma3": _LLAMA,

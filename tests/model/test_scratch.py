@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from inferometer.model.json_file import replace_json
-from inferometer.model.scratch import remove_abandoned, scratch_beside
+from inferometer.model.scratch import is_being_made, remove_abandoned, scratch_beside
 from killed_writers import LEFT, leave, writing
 
 
@@ -102,3 +103,25 @@ def test_a_document_takes_away_what_a_killed_process_left_of_it(tmp_path: Path) 
     leave(tmp_path / "c.json")
     replace_json(tmp_path / "c.json", 1)
     assert os.listdir(tmp_path) == ["c.json"]
+
+
+def test_whether_a_target_is_being_made_is_told_by_whoever_lives(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    assert not is_being_made(tmp_path / "nowhere" / "out")
+    leave(target)
+    assert not is_being_made(target)
+    with writing(target):
+        assert is_being_made(target)
+        assert not is_being_made(tmp_path / "other")
+    with scratch_beside(target):
+        assert is_being_made(target)
+    assert not is_being_made(target)
+
+
+def test_where_there_are_no_locks_nothing_is_known_to_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(lock: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    with scratch_beside(tmp_path / "out"):
+        assert not is_being_made(tmp_path / "out")

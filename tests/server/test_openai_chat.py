@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -218,10 +219,12 @@ CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments
         ({"role": "assistant", "content": "x", "audio": {"id": "a"}}, "has `audio`: this server does not support audio"),
         ({"role": "assistant", "content": "x", "refusal": "no"}, "has `refusal`: this server does not support a refusal in place"),
         ({"role": "assistant", "content": "x", "prefix": True}, "has `prefix`: this server does not support continuing"),
-        ({"role": "tool", "content": "x", "tool_call_id": "call_1"}, "none of system, user and assistant: this server does not support"),
-        ({"role": "function", "content": "x", "name": "f"}, "none of system, user and assistant: this server does not support"),
-        ({"role": "developer", "content": "x"}, "none of system, user and assistant: instructions go into a system message"),
-        ({"role": "nonsense", "content": "x"}, "none of system, user and assistant: give it one of these"),
+        (
+            {"role": "tool", "content": "x", "tool_call_id": "call_1"},
+            "none of system, developer, user and assistant: this server does not support",
+        ),
+        ({"role": "function", "content": "x", "name": "f"}, "none of system, developer, user and assistant: this server does not support"),
+        ({"role": "nonsense", "content": "x"}, "none of system, developer, user and assistant: give it one of these"),
     ],
 )
 def test_a_message_with_what_is_not_run_is_refused_by_name(
@@ -234,6 +237,35 @@ def test_a_message_with_what_is_not_run_is_refused_by_name(
         assert "number 2" in str(caught.value)
         assert said in str(caught.value)
     chat_server.alive()
+
+
+def test_a_developer_speaks_as_the_system_to_a_template_that_knows_none(client: openai.OpenAI) -> None:
+    system, user = MESSAGES
+    asked = [{**system, "role": "developer"}, user]
+    assert ask(client, asked).choices == ask(client).choices
+    streamed = [chunk.choices[0].delta.content or "" for chunk in ask(client, asked, stream=True)]
+    assert "".join(streamed) == ask(client).choices[0].message.content
+
+
+@pytest.mark.parametrize(
+    ("knows", "rendered"),
+    [
+        ("{{ 'the boss: ' if message.role == 'developer' else message.role }}", "the boss: be brief"),
+        ("{{ 'the boss: ' if message.role in ['system', 'developer'] else '' }}", "the boss: be brief"),
+        ("{# a developer #}developer {{ message.role }}: ", "developer system: be brief"),
+    ],
+)
+def test_a_developer_is_a_role_of_its_own_to_a_template_that_names_it(knows: str, rendered: str, tmp_path: Path) -> None:
+    from inferometer.server.chat import Chat
+    from inferometer.server.served_model import find_model
+    from inferometer.server.settings import ServerSettings
+
+    path = served_tokenizer(tiny_model(tmp_path, "llama"))
+    config = json.loads((path / "tokenizer_config.json").read_text())
+    template = f"{{% for message in messages %}}{knows}{{{{ message.content }}}}{{% endfor %}}"
+    (path / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": template}))
+    chat = Chat(find_model(ServerSettings(model_id=str(path), weights="dummy")))
+    assert chat.text([{"role": "developer", "content": "be brief"}]) == rendered
 
 
 def test_a_message_may_have_nulls_and_what_an_answer_had(client: openai.OpenAI) -> None:

@@ -191,6 +191,30 @@ def test_text_that_is_none_is_told_as_what_it_is(server: RunningServer, inputs: 
     assert answer.json()["error_type"] == "validation"
 
 
+@pytest.mark.parametrize(
+    ("body", "key"),
+    [
+        (b'{"inputs": "x", "parameters": {}, "inputs": "y"}', "'inputs'"),
+        (b'{"inputs": "x", "parameters": {"seed": 1, "best_of": 1, "seed": 2}}', "'seed'"),
+        (b'{"inputs": "x", "parameters": {"seed": 1, "s\\u0065ed": 2}}', "'seed'"),
+        (b'{"inputs": "x", "unknown": [{"deep": {"a": 1e999, "a": 1}}]}', "'a'"),
+        (b'{"inputs": "x", "\xc3\xa9": 1, "\xc3\xa9": 1}', "'\\xe9'"),
+        (b'{"inputs": "x", "inputs": 5}', "'inputs'"),
+    ],
+)
+@pytest.mark.parametrize("path", ["/generate", "/generate_stream", "/tokenize"])
+def test_a_key_that_is_given_twice_is_named(server: RunningServer, path: str, body: bytes, key: str) -> None:
+    answer = server.request("POST", path, body, {"Content-Type": "application/json"})
+    assert answer.status == 400
+    assert answer.json() == {"error": f"{key} is given twice in the body: give it once", "error_type": "validation"}
+    server.alive()
+
+
+def test_a_key_may_be_in_several_objects_and_numbers_may_be_long(server: RunningServer) -> None:
+    body = b'{"inputs": "x", "unknown": [{"a": ' + b"9" * 4000 + b'}, {"a": {"a": 1}}], "parameters": {"max_new_tokens": 1}}'
+    assert server.request("POST", "/generate", body, {"Content-Type": "application/json"}).status == 200
+
+
 @pytest.mark.parametrize("path", ["/generate", "/generate_stream", "/", "/invocations", "/tokenize"])
 def test_whatever_is_sent_is_answered_in_the_error_shape(server: RunningServer, path: str) -> None:
     for body in RAW:

@@ -20,6 +20,7 @@ from inferometer.estimate.layout import PARALLELS
 from inferometer.estimate.memory import is_cpu
 from inferometer.estimate.plain import faster_in_plain
 from inferometer.estimate.stack import STACKS
+from inferometer.estimate.stored_weights import stored_parts
 from inferometer.hardware.catalogue import CPU
 from inferometer.model.byte_size import gib
 
@@ -43,7 +44,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how it runs")
     how.add_argument("--stack", default="native", metavar="NAME", help=f"{', '.join(STACKS)} (default: native)")
     how.add_argument("--dtype", default="auto", metavar="auto|float32|float16|bfloat16", help="number format of weights and activations")
-    how.add_argument("--quantize", metavar="FORMAT", help="number format of the layers' weights: int8, int4-g64, fp8, ...")
+    how.add_argument(
+        "--quantize", metavar="FORMAT", help="number format of the layers' weights: int8, int4-g64, fp8, ...; none: a checkpoint's, widened"
+    )
     how.add_argument("--kv-dtype", default="auto", metavar="auto|fp8|int8", help="number format of the KV cache")
     how.add_argument("--tensor-parallel", type=at_least(1), metavar="N", help="GPUs to cut every layer over (default: --gpus, or 1)")
     how.add_argument(
@@ -225,6 +228,7 @@ def _memory(found: Estimate) -> list[str]:
     held = found.memory
     sizes = {
         "weights": held.weights,
+        **{f"  {part}": size for part, size in stored_parts(found.request).items()},
         "KV cache": held.kv,
         "activations": held.activations,
         "logits": held.logits,
@@ -268,7 +272,8 @@ def _kinds(found: Estimate) -> list[str]:
 
 
 def _basis(found: Estimate) -> list[str]:
-    lines = [f"basis: {found.basis}; {found.request.device.name}: {found.request.device.source}"]
+    stored = [] if found.weights_format is None else [f"weights: {found.weights_format}"]
+    lines = [*stored, f"basis: {found.basis}; {found.request.device.name}: {found.request.device.source}"]
     reason = unmeasured(found)
     lines.append(f"verify: {found.verify}" if reason is None else f"verify: no `inferometer bench` measures this case: {reason}")
     if found.limits.basis == "assumed":

@@ -10,6 +10,7 @@ from typing import Any
 from inferometer.errors import UserError
 from inferometer.model.parameters import parameter_count
 from inferometer.model.presets import PRESETS
+from inferometer.model.published import read_published
 from inferometer.model.store import EMBEDDED, fetch, locate
 
 
@@ -50,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         print(f"  {'  '.join(cells)}".rstrip())
-    print("\n* for `inferometer estimate` alone: the engine does not run this family.")
+    print("\n* for `inferometer estimate` alone: the engine does not run this family, or weights in this format.")
     return 0
 
 
@@ -60,7 +61,7 @@ def _preset(name: str) -> dict[str, Any]:
     return {
         "name": name,
         "family": spec.family,
-        "runs": not spec.unrun,
+        "runs": spec.unrun is None and read_published(preset.config, name) is None,
         "parameters": parameter_count(spec),
         "layers": spec.layers,
         "hidden": spec.hidden,

@@ -8,7 +8,8 @@ from dataclasses import replace
 from inferometer.cli import bench
 from inferometer.cli.parser import Parser
 from inferometer.errors import UserError
-from inferometer.estimate.answer import BENCH, Estimate
+from inferometer.estimate.answer import Estimate
+from inferometer.estimate.measuring import BENCH
 from inferometer.estimate.memory import is_cpu, kv_bytes
 from inferometer.hardware.detect import detect
 from inferometer.model.byte_size import gib
@@ -24,6 +25,8 @@ def unmeasured(found: Estimate) -> str | None:
         return None
     if asked.spec.unrun is not None:
         return f"{asked.spec.name} is estimated only: {asked.spec.unrun} cannot be run"
+    if asked.published is not None:
+        return f"{asked.spec.name} is estimated only: weights in {asked.published.named} cannot be run"
     host, dtype = detect().host, asked.formats.dtype
     multiplies = {"float32": True, "float16": host.multiplies_float16, "bfloat16": host.multiplies_bfloat16}
     if is_cpu(asked.device) and not multiplies[dtype]:

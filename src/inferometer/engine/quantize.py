@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -20,7 +20,7 @@ from inferometer.model.families import family
 from inferometer.model.formats import WeightFormat
 from inferometer.model.scratch import remove_abandoned
 from inferometer.nn.formats.calibration import calibrate
-from inferometer.nn.formats.folder import Matrices, QuantisedFolder, check_free, matrices_to_nearest
+from inferometer.nn.formats.folder import Matrices, QuantisedFolder, check_free, claimed, matrices_to_nearest
 from inferometer.nn.formats.layout import QuantLayout
 from inferometer.nn.formats.stored import QuantisedSource
 from inferometer.nn.load import open_source
@@ -72,13 +72,13 @@ def quantize(
 
     dtype: of all that stays plain, None for as it is stored. text: to calibrate on `device` with, `windows` pieces of it. progress: from
     a label and a unit. say: is told in a line of what a killed run had left beside the folder, which goes. Raises UserError, one line, for
-    whatever cannot be read, calibrated or written.
+    whatever cannot be read, calibrated or written, and at once where another run is writing the folder.
     """
     check_free(folder)
     remove_abandoned(folder, say)
     description = with_weights(describe(model))
     kind = family(description.spec.family)
-    with closing(open_source(description)) as source:
+    with closing(open_source(description)) as source, ExitStack() as held:
         if isinstance(source, QuantisedSource):
             raise UserError(f"{description.name} is in few bits already; use the checkpoint before quantisation")
         spec = fitted(description.spec, source, kind)
@@ -86,6 +86,7 @@ def quantize(
         matrices = matrices_to_nearest(source, spec, kind, form)
         replaced: dict[str, Tensor] = {}
         seen: int | None = None
+        held.enter_context(claimed(folder))
         if text is not None:
             with closing(progress("calibrate", "layer")) as bar:
                 found = _calibrated(model, form, text, windows, device, bar)

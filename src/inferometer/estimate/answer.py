@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from inferometer.estimate.bound import Bound
 from inferometer.estimate.cost import Cost, OpTime
 from inferometer.estimate.fit import Fit
 from inferometer.estimate.interval import MEMORY_FACTORS, Factors, energy_factors, time_factors, together
 from inferometer.estimate.limits import Limits
+from inferometer.estimate.measuring import measuring
 from inferometer.estimate.memory import Memory
 from inferometer.estimate.request import Request
 from inferometer.estimate.run import Total
 from inferometer.estimate.run_bound import RunBound
+from inferometer.estimate.stored_weights import stored_words
+from inferometer.model.footprint import weight_bytes_by_part
 
 Phase = Literal["forward_ms", "prefill_ms", "decode_token_ms"]
 PHASES: tuple[Phase, ...] = ("forward_ms", "prefill_ms", "decode_token_ms")
 MIXED = "mixed_step_ms"
-BENCH: Final = "inferometer bench "
-"""What this product's own command begins with."""
 
 ENERGY_BASIS = "static power + tensor units, memory and links at their use, under the power limit and the clock that it leaves"
 
@@ -106,36 +106,7 @@ class Estimate:
     @property
     def verify(self) -> str:
         """The command that would measure it, of the program that the stack is; whether that runs such a case, it says."""
-        asked, command = self.request, self.request.stack.verify
-        if asked.stored:
-            # Random weights are in no format that a checkpoint is stored in.
-            command = command.replace(" --weights dummy", "")
-        # Others know nothing of this product's presets.
-        model = asked.named if command.startswith(BENCH) else asked.hub_name
-        filled = command.format(
-            model=shlex.quote(model),
-            gguf=shlex.quote(f"{asked.named.removesuffix('.gguf')}.gguf"),
-            batch=asked.workload.batch,
-            prompt=asked.workload.length,
-            new=asked.workload.generated,
-            dtype=asked.formats.dtype,
-            gpus=asked.layout.devices,
-        )
-        if not asked.workload.generated:
-            filled = filled.replace(" --decode-length 0", " --forward-only" + " --loss" * asked.workload.loss)
-        return filled + self._own_settings if filled.startswith(BENCH) else filled
-
-    @property
-    def _own_settings(self) -> str:
-        """The request's other settings, as this product's own command takes them."""
-        asked = self.request
-        named = {
-            "quantize": None if asked.stored else asked.quantize,
-            "kv-dtype": asked.formats.kv_dtype, "offload": asked.offload.name, "admission": asked.order,
-            "group-size": asked.order and asked.workload.group, "num-groups": asked.num_groups,
-            "tensor-parallel": asked.formats.shards if asked.formats.shards > 1 else None,
-        }  # fmt: skip
-        return "".join(f" --{name} {value}" for name, value in named.items() if value is not None)
+        return measuring(self.request)
 
     @property
     def peak_memory_bytes(self) -> int:
@@ -167,6 +138,11 @@ class Estimate:
         """Where the limits are from, what stands between them and the times, and what the interval is from."""
         source = self._of_all.words
         return f"{self.limits.basis} limits, shapes of the ops, {self.request.stack.name}'s constants; interval: {source}"
+
+    @property
+    def weights_format(self) -> str | None:
+        """What the checkpoint's weights are in, where that is stated, what they are multiplied in; None for those that are plain there."""
+        return stored_words(self.request, self.limits)
 
     @property
     def bound(self) -> dict[str, Any]:
@@ -207,6 +183,7 @@ class Estimate:
         """Where memory, energy and time go: bytes by use, joules by phase, milliseconds by kind of op and by op, expected and bound."""
         held, devices = self.memory, self.request.layout.devices
         parts: dict[str, Any] = {
+            "weights_by_part": dict(weight_bytes_by_part(self.request.spec, self.request.formats)),
             "memory_bytes": {
                 "weights": held.weights,
                 "rounding": held.rounding,
@@ -259,6 +236,7 @@ class Estimate:
             "stack": asked.stack.name,
             "dtype": asked.formats.dtype,
             "quantize": asked.quantize,
+            "weights_format": self.weights_format,
             "kv_dtype": asked.formats.kv_dtype,
             "parallel": asked.layout.parallel,
             "tensor_parallel": asked.formats.shards,

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from inferometer.estimate.machine import Machine
 from inferometer.estimate.stack import Stack
+from inferometer.model.attention_ops import WINDOWED
 from inferometer.model.formats import Formats
 from inferometer.model.ops import Op
 from inferometer.model.shard import local_kv_heads
 from inferometer.model.spec import ModelSpec
 from inferometer.model.step import Step
-from inferometer.model.work import WINDOWED
 
 # A fused kernel's blocks begin and end, and half of those on the diagonal is masked: as long as 600 tokens of context take. With 0.58 of
 # the tensor rate beyond, that is what 5,457 calls on an A100 show (72 TFLOP/s at 512 tokens, 136 at 2048, 176 at 16384; head size 128, vLLM

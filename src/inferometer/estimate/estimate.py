@@ -25,7 +25,7 @@ from inferometer.estimate.run_bound import RunBound, in_any_order, one_after_ano
 from inferometer.hardware.calibration import Calibration
 from inferometer.hardware.device import DeviceSpec
 from inferometer.model.description import ModelDescription
-from inferometer.model.footprint import layer_weight_bytes
+from inferometer.model.footprint import weight_bytes_by_layer
 from inferometer.model.formats import kv_bytes_per_token
 from inferometer.model.placement import share
 from inferometer.model.spec import ModelSpec
@@ -144,7 +144,7 @@ def _mixed(request: Request, tokens: int) -> Step:
 def host_stream(request: Request) -> HostStream | None:
     """What comes over the host link in every sweep; None where all is resident."""
     spec, formats, asked = request.spec, request.formats, request.offload
-    layers = spec.layers * layer_weight_bytes(spec, formats)
+    layers = sum(weight_bytes_by_layer(spec, formats))
     return HostStream.of(
         request.device,
         request.calibration,

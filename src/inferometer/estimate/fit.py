@@ -111,7 +111,8 @@ def _offloaded(request: Request) -> str | None:
     None where this engine does not run it so: on several devices, another stack, a model that is only estimated.
     """
     alone = request.layout.devices == 1 and not is_cpu(request.device) and host_link(request.device) is not None
-    if not alone or request.stack.name != "native" or request.spec.unrun is not None or request.offload != NOWHERE_ELSE:
+    runs = request.stack.name == "native" and request.spec.unrun is None and request.published is None
+    if not alone or not runs or request.offload != NOWHERE_ELSE:
         return None
 
     def streaming(hundredths: int) -> Request:
@@ -132,6 +133,11 @@ def _in_formats(request: Request) -> Iterator[_Way]:
         return
     if kept.dtype == "float32" and not is_cpu(request.device):
         yield replace(request, formats=replace(kept, dtype="float16")), "--dtype float16"
+    if request.published is not None:
+        # Widened they were asked for; in the checkpoint's own format they are smaller.
+        weights = request.published.weights(request.spec, request.spec.name)
+        yield replace(request, formats=replace(kept, weights=weights), stored=True), f"--quantize {request.published.named}"
+        return
     for name in _SMALLER_WEIGHTS:
         weights = request.stack.weights(name, kept.dtype)
         yield replace(request, formats=replace(kept, weights=weights)), f"--quantize {name}"

@@ -38,7 +38,8 @@ _ENERGY = "mlenergy"
 _UNKNOWN: Mapping[LimitsBasis, tuple[float, float]] = {"calibrated": (0.75, 1.4), "datasheet": (0.65, 1.6), "assumed": (0.3, 4.0)}
 # Rows further off than this on average are of something else than what is predicted, as those of an engine that has changed since.
 _OUTDATED = 0.25
-# A card that the regime has no rows of: NeuSight and BLIS are two to three times as far off on cards that they have not seen.
+# A card that the regime has no rows of: NeuSight and BLIS are two to three times as far off on cards that they have not seen. So it is
+# taken to be with a format of weights that it has none of.
 _UNSEEN = 2.0
 # Allocators round and keep fragments; tensors are counted one by one.
 MEMORY_FACTORS = (0.97, 1.06)
@@ -108,7 +109,7 @@ def _time_factors(request: Request, basis: LimitsBasis, *, decodes: bool, regime
         regime = _DECODE.get(stack, regime)
     if request.layout.parallel == "mlp-tensor" and request.layout.devices > 1:
         regime = "001-runtime-8gpu"
-    found = _held_out(regime, request.device.slug) if regime is not None and basis != "assumed" else None
+    found = _held_out(regime, request.device.slug, _narrow(request)) if regime is not None and basis != "assumed" else None
     if found is not None:
         return found
     low, high = _UNKNOWN[basis]
@@ -118,19 +119,24 @@ def _time_factors(request: Request, basis: LimitsBasis, *, decodes: bool, regime
 def energy_factors(request: Request, basis: LimitsBasis, times: Factors) -> Factors:
     """For joules of this request: the times' factors, and those of power where no energy was measured with the stack."""
     if request.stack.name == "vllm":
-        found = _held_out(_ENERGY, request.device.slug)
+        found = _held_out(_ENERGY, request.device.slug, _narrow(request))
         if found is not None:
             return found
     return Factors(times.low * _POWER_FACTORS[0], times.high * _POWER_FACTORS[1], f"{times.words}; power judged")
 
 
+def _narrow(request: Request) -> str | None:
+    """What a checkpoint's weights are in that no engine of this product runs, None for others."""
+    return request.formats.matrices.element if request.stored and request.published is not None else None
+
+
 @cache
-def _held_out(regime: str, slug: str) -> Factors | None:
+def _held_out(regime: str, slug: str, narrow: str | None) -> Factors | None:
     deviation = load_deviations().get(regime)
     if deviation is None or deviation.mean > _OUTDATED:
         return None
     try:
-        devices = {row.device for row in load_rows(regime)}
+        rows = load_rows(regime)
     except UserError:
         return None
     # A measurement may always lie on either side of a prediction, though all that are known lie on one.
@@ -139,7 +145,9 @@ def _held_out(regime: str, slug: str) -> Factors | None:
     held_out = "" if seen else "held-out "
     source = f"{deviation.rows} {held_out}rows of regime {regime}"
     remarks = ["constants were read off some of them"] if seen else []
-    if slug not in devices:
+    unseen = [] if any(row.device == slug for row in rows) else ["of this card"]
+    unseen += [] if narrow is None or any(row.quantize == narrow for row in rows) else [f"of weights in {narrow}"]
+    if unseen:
         low, high = low**_UNSEEN, high**_UNSEEN
-        remarks.append("none is of this card, so how far they were off is squared")
+        remarks.append(f"none is {' or '.join(unseen)}, so how far they were off is squared")
     return Factors(low, high, source, "; ".join(remarks))

@@ -10,7 +10,7 @@ from inferometer.estimate.layout import FLATTENS, Layout
 from inferometer.estimate.stack import Stack, loss_item_bytes
 from inferometer.estimate.workload import Workload
 from inferometer.hardware.device import DeviceSpec
-from inferometer.model.footprint import layer_weight_bytes, resident_weight_bytes
+from inferometer.model.footprint import resident_weight_bytes, weight_bytes_by_layer
 from inferometer.model.formats import NARROW_KV_DTYPES, Formats, kv_bytes_per_token, kv_scale_bytes_per_page
 from inferometer.model.parameters import parameters
 from inferometer.model.placement import Placement, share
@@ -89,11 +89,11 @@ def weight_bytes(spec: ModelSpec, formats: Formats, stack: Stack, layout: Layout
     if layout.devices == 1 or layout.parallel == "tensor":
         return whole
     if layout.parallel == "layers":
-        single = layer_weight_bytes(spec, formats)
+        layers = weight_bytes_by_layer(spec, formats)
         kept = -(-spec.layers // layout.devices)
         # The first device has the embedding, the last the head: the larger of the two is what the fullest holds.
-        ends = (whole - single * spec.layers) // (1 if spec.tied_head else 2)
-        return kept * single + ends
+        ends = (whole - sum(layers)) // (1 if spec.tied_head else 2)
+        return kept * max(layers) + ends
     # torch's DTensor cuts a feed-forward block's matrices and keeps about half of the whole ones; OPT's, which it has to gather, it keeps.
     if spec.family == FLATTENS:
         return whole
@@ -110,7 +110,7 @@ def _away_bytes(spec: ModelSpec, formats: Formats, workload: Workload) -> int:
     """Weights that come when they are needed, less the ring that they come to."""
     if not workload.streamed:
         return 0
-    layers = [layer_weight_bytes(spec, formats)] * spec.layers
+    layers = weight_bytes_by_layer(spec, formats)
     return sum(layers) - Placement.of(layers, streamed_bytes=share(sum(layers), workload.streamed)).device_bytes
 
 
@@ -210,6 +210,9 @@ def _live_widths(spec: ModelSpec, formats: Formats, repeats_keys: bool, stack: S
     """
     shards, hidden, lets_go = formats.shards, spec.hidden, stack.lets_go
     query, kv = spec.query_size // shards, local_kv_heads(spec, shards) * spec.head_size
+    if spec.latent is not None:
+        # Of a prompt's own tokens all heads have keys and values.
+        kv = spec.heads // shards * (spec.latent.unrotated + spec.latent.values) // 2
     inner = spec.feed_forward // shards
     rotary = isinstance(spec.positions, Rotary)
     # The rotation's cosines and sines serve all layers.

@@ -89,7 +89,8 @@ class Products:
         if not self._narrow(op):
             return op.bytes_moved / bytes_s + passing
         coming = op.bytes_moved / (_WIDENED_SHARE if op.kind == "gemm" else 1.0) / bytes_s
-        if self.machine.asynchronous and self.stack.widened_rows:
+        # Formats that no kernel of ours widens are read as other stacks' kernels read theirs.
+        if self.machine.asynchronous and self.stack.widened_rows and not self.formats.matrices.widened:
             coming = max(coming, self._widened_on_the_way_s(op))
         return coming + passing
 
@@ -111,6 +112,8 @@ class Products:
 
     def _widens(self, op: Op) -> bool:
         """Whether the weight is widened as a whole first."""
+        if self.formats.matrices.widened:
+            return False
         if not (self.machine.asynchronous and self._narrow(op) and 0 < self.stack.widened_rows < op.shape[0]):
             return False
         rows, outputs, inputs = op.shape

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any, Final, Literal, cast, get_args
 
 from inferometer.errors import UserError
+from inferometer.estimate.asked_weights import WIDENED, asked_weights
 from inferometer.estimate.groups import Order
 from inferometer.estimate.layout import PARALLELS, Layout
 from inferometer.estimate.limits import joining
@@ -19,10 +20,11 @@ from inferometer.hardware.catalogue import find_device, slugs
 from inferometer.hardware.device import DeviceSpec
 from inferometer.hardware.links import Link, host_link, link_between
 from inferometer.model.description import ModelDescription, describe
-from inferometer.model.formats import COMPUTE_DTYPES, DTYPE_ALIASES, Formats, WeightFormat, kv_format
+from inferometer.model.formats import COMPUTE_DTYPES, DTYPE_ALIASES, Formats, kv_format
 from inferometer.model.offload import NOWHERE_ELSE, Offload, read_offload
 from inferometer.model.outline import read_outline
-from inferometer.model.quantisation import Quantisation, read_quantisation, resolve_quantize
+from inferometer.model.published import Published, read_published
+from inferometer.model.quantisation import read_quantisation
 from inferometer.model.shard import check_shards
 from inferometer.model.spec import ModelSpec
 from inferometer.schedule.groups import GROUP_SIZE
@@ -41,7 +43,8 @@ class Request:
     `gpus` is what the machine has, of which `layout.devices` work; `link` joins those, None for one. order: that of the groups, of
     `workload.group` sequences, that the batch runs in; None for one batch. num_groups: most of them in flight, None for all. offload: what
     lives on the host. mixed_tokens: prompt tokens beside which a decode step is priced too. named: what this command line calls the model;
-    hub_name: what other programs call it. stored: whether the checkpoint is in that format of weights already.
+    hub_name: what other programs call it. stored: whether the checkpoint is in that format of weights already. stated: what says so.
+    published: the checkpoint's format where it is one that no engine of this product runs, whatever the weights are asked to be in.
     """
 
     spec: ModelSpec
@@ -60,6 +63,8 @@ class Request:
     named: str
     hub_name: str
     stored: bool = False
+    stated: str | None = None
+    published: Published | None = None
 
     @property
     def quantize(self) -> str | None:
@@ -92,7 +97,7 @@ def resolve(
     calibration: Calibration | Literal["auto"] | None,
 ) -> Request:
     """The checked request. Raises UserError, one line, naming the flag that is wrong or contradicts another, and the remedy."""
-    spec, config, named, hub_name = _spec(model)
+    spec, config, named, hub_name, stated = _spec(model)
     found = find_device(device) if isinstance(device, str) else device
     chosen = find_stack(stack)
     for flag, value in (("batch-size", batch_size), ("sequence-length", sequence_length), ("tensor-parallel", tensor_parallel)):
@@ -130,7 +135,8 @@ def resolve(
         found = replace(found, memory_bytes=found.memory_bytes // gpus, visible_memory_bytes=None)
     name = resolve_dtype(dtype, found, config)
     cache = kv_format(kv_dtype)
-    stored = read_quantisation(config, spec.name)
+    published = read_published(config, spec.name)
+    stored = read_quantisation(config, spec.name) if published is None else None
     if link is not None and layout.devices == 1:
         link_between(found, max(gpus, 2), link)  # nothing crosses it, but a name that is wrong is still refused
     elsewhere = _offload(offload, found)
@@ -158,7 +164,7 @@ def resolve(
         link=joined,
         formats=Formats(
             dtype=name,
-            weights=_weights(quantize, chosen, name, stored),
+            weights=asked_weights(quantize, spec, chosen, name, published or stored),
             kv_dtype=cache,
             shards=shards,
         ),
@@ -180,7 +186,9 @@ def resolve(
         mixed_tokens=mixed_tokens,
         named=named,
         hub_name=hub_name,
-        stored=stored is not None,
+        stored=stored is not None or (published is not None and quantize != WIDENED),
+        stated=stated,
+        published=published,
     )
 
 
@@ -237,22 +245,16 @@ def _multiplies(device: DeviceSpec, dtype: str) -> bool:
     return any(known == dtype for known in (*device.tensor.known(), *device.vector.known()))
 
 
-def _spec(model: str | ModelSpec | ModelDescription | None) -> tuple[ModelSpec, Mapping[str, Any], str, str]:
-    """The model, its config.json, what this command line calls it, and what other programs do."""
+def _spec(model: str | ModelSpec | ModelDescription | None) -> tuple[ModelSpec, Mapping[str, Any], str, str, str | None]:
+    """The model, its config.json, what this command line calls it, what other programs do, and where that config.json is from."""
     if isinstance(model, ModelSpec):
-        return model, {}, model.name, model.name
+        return model, {}, model.name, model.name, None
     found = model if isinstance(model, ModelDescription) else describe(model, config_only=True, read=read_outline)
     # A preset and what the Hub has are found again by their names, a folder or file where it lies.
     lies = found.path if found.hub_id is None else None
     named = found.name if lies is None else str(lies)
-    return found.spec, found.config, named, found.hub_id or named
-
-
-def _weights(quantize: str | None, stack: Stack, dtype: str, stored: Quantisation | None) -> WeightFormat | None:
-    """The format of the weights: that asked for, or that of the checkpoint. Raises UserError where both are there and differ."""
-    if stored is not None:
-        return resolve_quantize(quantize, stored)
-    return None if quantize is None else stack.weights(quantize, dtype)
+    stated = f"{found.hub_id or found.path}'s config.json{', as the preset has it' if found.source == 'preset' else ''}"
+    return found.spec, found.config, named, found.hub_id or named, stated
 
 
 def _check_length(spec: ModelSpec, length: int, generated: int) -> None:

@@ -28,10 +28,12 @@ class WeightFormat:
     `head` says otherwise.
 
     head: "int8", the head's matrix in 8 bits with a scale for each token, and the table of tokens with it where the two are one; "kept",
-    as it is. bits: of one element. group: how many elements of a row share a scale; None, a whole row does.
+    as it is. bits: of one element. group: how many elements of a row share a scale; None, a whole row does. rows: how many rows share it.
     scale_bits: what a group (or row) keeps beside its elements: its scale, and its zero point if it has one; 0 for a format without scales.
     compute: the operands' type in a matrix product; None, the activations' (the elements are widened on the way).
-    element: what is stored: "float" in the activations' type, "int8", "int4", or "fp8" (e4m3).
+    element: what is stored: "float" in the activations' type, "int8", "int4", "fp8" (e4m3), or "mxfp4" (e2m1, with scales that are powers
+    of two).
+    kept: matrices of a layer that stay in the activations' type, by the parameter's name in it, and in how many layers they do.
     """
 
     name: str
@@ -39,18 +41,29 @@ class WeightFormat:
     group: int | None = None
     scale_bits: int = 0
     compute: str | None = None
-    element: Literal["float", "int8", "int4", "fp8"] = "float"
+    element: Literal["float", "int8", "int4", "fp8", "mxfp4"] = "float"
     head: Literal["kept", "int8"] = "kept"
+    rows: int = 1
+    kept: tuple[tuple[str, int], ...] = ()
 
     @property
     def asymmetric(self) -> bool:
         """Whether groups have zero points."""
-        return self.group is not None and self.scale_bits > 16
+        return self.element == "int4" and self.group is not None and self.scale_bits > 16
+
+    @property
+    def widened(self) -> bool:
+        """Whether products of any number of rows widen it on its way, and none before, as all do that are known to run it; none of ours."""
+        return self.element == "mxfp4"
 
     def matrix_bytes(self, rows: int, columns: int) -> int:
         """Bytes of a (rows, columns) matrix, each row padded to whole bytes and whole groups."""
         groups = 1 if self.group is None else -(-columns // self.group)
-        return rows * (-(-columns * self.bits // 8) + -(-groups * self.scale_bits // 8))
+        return rows * -(-columns * self.bits // 8) + -(-rows // self.rows) * -(-groups * self.scale_bits // 8)
+
+    def layers_kept(self, matrix: str, layers: int) -> int:
+        """In how many of so many layers a matrix (by the parameter's name in the layer) stays in the activations' type."""
+        return min(layers, sum(count for name, count in self.kept if name == matrix))
 
     def head_bytes(self, rows: int, columns: int, item_bytes: int) -> int:
         """Bytes of the head's (rows, columns) matrix, item_bytes an activation."""
@@ -183,9 +196,11 @@ class Formats:
 
 def kv_bytes_per_token(spec: ModelSpec, formats: Formats) -> int:
     """Bytes that one token of context takes on each device, over all layers; scales not counted."""
-    return 2 * spec.layers * local_kv_heads(spec, formats.shards) * spec.head_size * formats.kv_item_bytes
+    heads = local_kv_heads(spec, formats.shards)
+    return spec.layers * heads * (spec.cached_size // spec.kv_heads) * formats.kv_item_bytes
 
 
 def kv_scale_bytes_per_page(spec: ModelSpec, shards: int) -> int:
-    """Bytes of a page's scales on each device, over all layers, where the cache is in 8 bits: float32, one a head for keys and values."""
-    return 2 * spec.layers * local_kv_heads(spec, shards) * 4
+    """Bytes of a page's scales on each device, over all layers, where the cache is in 8 bits: float32, one a head for keys and values, or
+    one for the vectors that both are made of."""
+    return (2 if spec.latent is None else 1) * spec.layers * local_kv_heads(spec, shards) * 4

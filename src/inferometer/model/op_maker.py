@@ -27,6 +27,8 @@ class OpMaker:
         self.heads = local.heads
         self.query = local.query_size
         self.kv = local.kv_size
+        self.attended = local.attended_size
+        self.cached = local.cached_size
         self.inner = local.feed_forward
         self.vocabulary = local.vocabulary
 
@@ -61,6 +63,16 @@ class OpMaker:
             weight_bytes=weights,
             activation_bytes=m * (n + k) * self.item,
         )
+
+    def maps(self, name: str, m: int, n: int, k: int, *, matrix: str, biases: int, count: int) -> Iterator[Op]:
+        """The product of `count` layers, with the matrix of that name in each: apart where some layers keep it in the activations' type."""
+        for native, layers in self.stored_and_kept(matrix, count):
+            yield self.gemm(name + "_kept" * (native and layers < count), m, n, k, biases=biases, count=layers, native=native)
+
+    def stored_and_kept(self, matrix: str, count: int) -> Iterator[tuple[bool, int]]:
+        """(False, the layers that have it in the format of matrices) and (True, those that keep it as it is), where there are such."""
+        kept = self.formats.matrices.layers_kept(matrix, count)
+        yield from ((native, layers) for native, layers in ((False, count - kept), (True, kept)) if layers)
 
     def norm(self, name: str, *, count: int) -> Op:
         """A norm over the hidden states."""

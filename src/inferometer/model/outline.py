@@ -13,13 +13,13 @@ from inferometer.errors import ModelError, shown
 from inferometer.model.config import read_spec
 from inferometer.model.families import FAMILIES
 from inferometer.model.families.options import Options
+from inferometer.model.outlined import SIZES, llama_like, mixture, ordinary_layers, ungated
+from inferometer.model.published import read_published, without_format
 from inferometer.model.quantisation import read_quantisation
-from inferometer.model.spec import Experts, LearnedPositions, ModelSpec, Rotary
+from inferometer.model.spec import Latent, LearnedPositions, ModelSpec
 
 __all__ = ["OUTLINED", "read_outline"]
 
-_THETA = 10_000.0
-_SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
 _UNSTATED_BY_GEMMA_3 = {"vocab_size": 262_208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256}
 """What published files leave out of the text model's part, as that was written without what is its class's default."""
 
@@ -27,8 +27,14 @@ _UNSTATED_BY_GEMMA_3 = {"vocab_size": 262_208, "num_attention_heads": 8, "num_ke
 def read_outline(config: Mapping[str, Any], name: str) -> ModelSpec:
     """The spec for an estimate.
 
-    Raises ModelError, one line, for an unknown architecture, a malformed value, or few bits of a method that is not known.
+    Of weights in a format of model.published too, which nothing here runs. Raises ModelError, one line, for an unknown architecture, a
+    malformed value, or few bits of a method that is not known.
     """
+    published = read_published(config, name) if isinstance(config, Mapping) else None
+    if published is not None:
+        spec = read_outline(without_format(config), name)
+        published.weights(spec, name)  # what cannot be priced is refused here
+        return spec
     if isinstance(config, Mapping) and isinstance(config.get("model_type"), str):
         read = OUTLINED.get(config["model_type"])
         if read is not None:
@@ -44,97 +50,64 @@ def read_outline(config: Mapping[str, Any], name: str) -> ModelSpec:
     return read_spec(config, name)
 
 
-def _llama_like(options: Options, *, family: str, experts: Experts | None = None, **changes: Any) -> ModelSpec:
-    """Gated, RMS norms, rotary positions: what most of these are, but for `changes`."""
-    options.require(*_SIZES)
-    hidden, heads = options.size("hidden_size"), options.size("num_attention_heads")
-    layers = options.layers("num_hidden_layers")
-    head_size = options.optional_size("head_dim") or options.head_size(hidden, heads, "num_attention_heads")
-    window, unwindowed = _windows(options, layers)
-    fields: dict[str, Any] = {
-        "layers": layers,
-        "hidden": hidden,
-        "heads": heads,
-        "kv_heads": options.optional_size("num_key_value_heads") or heads,
-        "head_size": head_size,
-        "feed_forward": options.size("intermediate_size"),
-        "vocabulary": options.size("vocab_size"),
-        "positions": Rotary(options.number("rope_theta", _THETA) if options.raw("rope_theta") is not None else _THETA),
-        "norm": "rms",
-        "norm_epsilon": 1e-6,
-        "activation": "silu",
-        "context_limit": options.optional_size("max_position_embeddings"),
-        "embedding": hidden,
-        "attention_scale": head_size**-0.5,
-        "gated": True,
-        "qkv_bias": options.flag("attention_bias", False),
-        "output_bias": False,
-        "feed_forward_bias": False,
-        "tied_head": options.flag("tie_word_embeddings", False),
-        "sliding_window": window,
-        "unwindowed_layers": unwindowed,
-        "experts": experts,
-    }
-    return options.spec(family=family, outline=True, **(fields | changes))
-
-
-def _windows(options: Options, layers: int) -> tuple[int | None, int]:
-    """The window and how many layers look at everything."""
-    window = options.optional_size("sliding_window")
-    if window is None or options.raw("use_sliding_window") is False:
-        return None, 0
-    kinds = options.raw("layer_types")
-    if kinds is not None:
-        if not isinstance(kinds, list) or len(kinds) != layers:
-            raise options.malformed("layer_types", f"a list with one entry for each of {layers} layers")
-        full = sum(kind == "full_attention" for kind in kinds)
-    else:
-        every = options.optional_size("sliding_window_pattern") or options.optional_size("_sliding_window_pattern")
-        full = layers // every if every else 0
-    return (window, full) if full < layers else (None, 0)
-
-
-def _dense_layers(options: Options, layers: int, every: int) -> int:
-    """How many layers have an ordinary block: those named, and with a step above 1 those between."""
-    named = options.raw("mlp_only_layers") or []
-    if not isinstance(named, list):
-        raise options.malformed("mlp_only_layers", "a list of layers")
-    return min(layers, max(len(named), layers - layers // every))
-
-
 def _mixtral(options: Options) -> ModelSpec:
-    options.require(*_SIZES, "num_local_experts")
-    experts = _experts(
-        options, options.size("num_local_experts"), options.size("num_experts_per_tok", 2), options.size("intermediate_size")
-    )
-    return _llama_like(options, family="mixtral", experts=experts)
+    options.require(*SIZES, "num_local_experts")
+    experts = mixture(options, options.size("num_local_experts"), options.size("num_experts_per_tok", 2), options.size("intermediate_size"))
+    return llama_like(options, family="mixtral", experts=experts)
 
 
 def _qwen3(options: Options) -> ModelSpec:
-    return _llama_like(options, family="qwen3", query_key_norm=True)
+    return llama_like(options, family="qwen3", query_key_norm=True)
 
 
 def _qwen_moe(options: Options) -> ModelSpec:
-    options.require(*_SIZES, "num_experts", "moe_intermediate_size")
+    options.require(*SIZES, "num_experts", "moe_intermediate_size")
     third = options.raw("model_type") == "qwen3_moe"
     every = options.size("decoder_sparse_step", 1)
-    experts = _experts(
+    experts = mixture(
         options,
         options.size("num_experts"),
         options.size("num_experts_per_tok", 8 if third else 4),
         options.size("moe_intermediate_size"),
         shared=0 if third else options.size("shared_expert_intermediate_size", 5632),
-        dense_layers=_dense_layers(options, options.layers("num_hidden_layers"), every),
+        dense_layers=ordinary_layers(options, options.layers("num_hidden_layers"), every),
     )
-    return _llama_like(options, family=str(options.raw("model_type")), experts=experts, query_key_norm=third, qkv_bias=not third)
+    return llama_like(options, family=str(options.raw("model_type")), experts=experts, query_key_norm=third, qkv_bias=not third)
 
 
 def _gpt_oss(options: Options) -> ModelSpec:
-    options.require(*_SIZES, "num_local_experts")
-    experts = _experts(
-        options, options.size("num_local_experts"), options.size("num_experts_per_tok", 4), options.size("intermediate_size")
+    options.require(*SIZES, "num_local_experts")
+    experts = mixture(options, options.size("num_local_experts"), options.size("num_experts_per_tok", 4), options.size("intermediate_size"))
+    return llama_like(options, family="gpt_oss", experts=experts, qkv_bias=True, output_bias=True, feed_forward_bias=True)
+
+
+def _deepseek(options: Options) -> ModelSpec:
+    """Without the module that predicts a further token, which plain generation does not load."""
+    options.require(
+        *SIZES, "n_routed_experts", "moe_intermediate_size", "kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"
     )
-    return _llama_like(options, family="gpt_oss", experts=experts, qkv_bias=True, output_bias=True, feed_forward_bias=True)
+    third = options.raw("model_type") == "deepseek_v3"
+    latent = Latent(
+        rank=options.size("kv_lora_rank"),
+        rotated=options.size("qk_rope_head_dim"),
+        unrotated=options.size("qk_nope_head_dim"),
+        values=options.size("v_head_dim"),
+        query_rank=options.optional_size("q_lora_rank"),
+    )
+    width, first = options.size("moe_intermediate_size"), options.raw("first_k_dense_replace", 3 if third else 0)
+    experts = mixture(
+        options,
+        options.size("n_routed_experts"),
+        options.size("num_experts_per_tok", 8 if third else 6),
+        width,
+        shared=(options.optional_size("n_shared_experts") or 0) * width,
+        dense_layers=0 if first == 0 else min(options.layers("num_hidden_layers"), options.size("first_k_dense_replace", 3)),
+    )
+    size = latent.unrotated + latent.rotated
+    return llama_like(
+        options, family=str(options.raw("model_type")), experts=experts, latent=latent, kv_heads=1, head_size=size,
+        attention_scale=size**-0.5, qkv_bias=False,
+    )  # fmt: skip
 
 
 def _gemma(options: Options) -> ModelSpec:
@@ -149,7 +122,7 @@ def _gemma(options: Options) -> ModelSpec:
         if kv_heads is not None:
             Options(text, options.name).check_kv_heads(heads, kv_heads)
         return _gemma(whole)
-    options.require(*_SIZES)
+    options.require(*SIZES)
     changes: dict[str, Any] = {"layer_norms": 2 if kind == "gemma" else 4, "query_key_norm": third, "activation": "gelu_tanh"}
     changes["head_size"] = options.optional_size("head_dim") or 256
     changes["attention_scale"] = changes["head_size"] ** -0.5
@@ -161,45 +134,14 @@ def _gemma(options: Options) -> ModelSpec:
         layers = options.layers("num_hidden_layers")
         every = options.optional_size("sliding_window_pattern") or options.optional_size("_sliding_window_pattern") or 6
         changes |= {"sliding_window": options.size("sliding_window", 4096), "unwindowed_layers": layers // every}
-    return _llama_like(options, family=kind, **changes)
-
-
-def _experts(options: Options, count: int, per_token: int, width: int, *, shared: int = 0, dense_layers: int = 0) -> Experts:
-    if per_token > count and "num_experts_per_tok" not in options:
-        raise options.unfitting("num_experts_per_tok", per_token, f"{count} experts")
-    try:
-        return Experts(count=count, per_token=per_token, feed_forward=width, shared=shared, dense_layers=dense_layers)
-    except ValueError as error:
-        raise options.error(str(error)) from None
-
-
-def _plain(options: Options, *, family: str, hidden: int, heads: int, layers: int, inner: int, **changes: Any) -> ModelSpec:
-    """Layer norms and an ungated block, with rotary positions: GPT-NeoX, GPT-J, Falcon, Phi."""
-    fields: dict[str, Any] = {
-        "layers": layers,
-        "hidden": hidden,
-        "heads": heads,
-        "kv_heads": heads,
-        "head_size": options.head_size(hidden, heads, "num_attention_heads"),
-        "feed_forward": inner,
-        "vocabulary": options.size("vocab_size"),
-        "positions": Rotary(_THETA),
-        "norm": "layer",
-        "norm_epsilon": 1e-5,
-        "activation": "gelu",
-        "context_limit": options.optional_size("max_position_embeddings", options.optional_size("n_positions", 2048)),
-        "embedding": hidden,
-        "attention_scale": (hidden // heads) ** -0.5,
-        "tied_head": options.flag("tie_word_embeddings", False),
-    }
-    return options.spec(family=family, outline=True, **(fields | changes))
+    return llama_like(options, family=kind, **changes)
 
 
 def _gpt_neox(options: Options) -> ModelSpec:
-    options.require(*_SIZES)
+    options.require(*SIZES)
     hidden, inner = options.size("hidden_size"), options.size("intermediate_size")
     heads, layers = options.size("num_attention_heads"), options.layers("num_hidden_layers")
-    return _plain(options, family="gpt_neox", hidden=hidden, heads=heads, layers=layers, inner=inner)
+    return ungated(options, family="gpt_neox", hidden=hidden, heads=heads, layers=layers, inner=inner)
 
 
 def _gptj(options: Options) -> ModelSpec:
@@ -207,17 +149,17 @@ def _gptj(options: Options) -> ModelSpec:
     hidden = options.size("n_embd")
     inner = options.optional_size("n_inner") or 4 * hidden
     heads, layers = options.size("n_head"), options.layers("n_layer")
-    return _plain(
+    return ungated(
         options, family="gptj", hidden=hidden, heads=heads, layers=layers, inner=inner, layer_norms=1, qkv_bias=False, output_bias=False
     )
 
 
 def _phi(options: Options) -> ModelSpec:
-    options.require(*_SIZES)
+    options.require(*SIZES)
     hidden, inner = options.size("hidden_size"), options.size("intermediate_size")
     heads, layers = options.size("num_attention_heads"), options.layers("num_hidden_layers")
     kv_heads = options.optional_size("num_key_value_heads") or heads
-    return _plain(options, family="phi", hidden=hidden, heads=heads, layers=layers, inner=inner, layer_norms=1, kv_heads=kv_heads)
+    return ungated(options, family="phi", hidden=hidden, heads=heads, layers=layers, inner=inner, layer_norms=1, kv_heads=kv_heads)
 
 
 def _falcon(options: Options) -> ModelSpec:
@@ -228,14 +170,14 @@ def _falcon(options: Options) -> ModelSpec:
     kv_heads = (options.optional_size("num_kv_heads") or heads) if new else (1 if options.flag("multi_query", True) else heads)
     inner = options.optional_size("ffn_hidden_size") or 4 * hidden
     bias = options.flag("bias", False)
-    return _plain(
+    return ungated(
         options, family="falcon", hidden=hidden, heads=heads, layers=layers, inner=inner, kv_heads=kv_heads, layer_norms=2 if new else 1,
         qkv_bias=bias, output_bias=bias, feed_forward_bias=bias, tied_head=options.flag("tie_word_embeddings", True),
     )  # fmt: skip
 
 
 def _phi3(options: Options) -> ModelSpec:
-    return _llama_like(options, family="phi3")
+    return llama_like(options, family="phi3")
 
 
 def _mpt(options: Options) -> ModelSpec:
@@ -243,7 +185,7 @@ def _mpt(options: Options) -> ModelSpec:
     hidden, heads = options.size("d_model"), options.size("n_heads")
     layers = options.layers("n_layers")
     ratio = options.size("expansion_ratio", 4)
-    return _plain(
+    return ungated(
         options, family="mpt", hidden=hidden, heads=heads, layers=layers, inner=ratio * hidden, tied_head=True,
         qkv_bias=False, output_bias=False, feed_forward_bias=False,
         context_limit=options.optional_size("max_seq_len", 2048),
@@ -256,7 +198,7 @@ def _gpt_neo(options: Options) -> ModelSpec:
     positions = options.size("max_position_embeddings", 2048)
     inner = options.optional_size("intermediate_size") or 4 * hidden
     heads, layers = options.size("num_heads"), options.layers("num_layers")
-    return _plain(
+    return ungated(
         options, family="gpt_neo", hidden=hidden, heads=heads, layers=layers, inner=inner, positions=LearnedPositions(positions),
         context_limit=positions, tied_head=True, qkv_bias=False,
     )  # fmt: skip
@@ -268,6 +210,8 @@ OUTLINED: Mapping[str, Callable[[Options], ModelSpec]] = {
     "qwen3": _qwen3,
     "qwen3_moe": _qwen_moe,
     "gpt_oss": _gpt_oss,
+    "deepseek_v2": _deepseek,
+    "deepseek_v3": _deepseek,
     "gemma": _gemma,
     "gemma2": _gemma,
     "gemma3": _gemma,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from inferometer.model.spec import LearnedPositions, ModelSpec
+from inferometer.model.spec import Latent, LearnedPositions, ModelSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,12 @@ def head_matrix(spec: ModelSpec) -> str | None:
     return None if spec.encoder else "embedding.token.weight" if spec.tied_head else "head.weight"
 
 
+def attention_matrices(spec: ModelSpec) -> tuple[str, ...]:
+    """The matrices of a layer's attention, by their names in the layer."""
+    single = _layer(spec, "layer", mixed=False)
+    return tuple(p.name.removeprefix("layer.").removesuffix(".weight") for p in single if ".attention." in p.name and len(p.shape) == 2)
+
+
 def _parameters(spec: ModelSpec) -> Iterator[Parameter]:
     yield Parameter("embedding.token.weight", (spec.vocabulary, spec.embedding))
     if spec.embedding != spec.hidden:
@@ -66,11 +72,14 @@ def _parameters(spec: ModelSpec) -> Iterator[Parameter]:
 
 def _layer(spec: ModelSpec, prefix: str, *, mixed: bool) -> Iterator[Parameter]:
     yield from _norm(spec, f"{prefix}.attention_norm")
-    yield from _linear(f"{prefix}.attention.qkv", spec.query_size + 2 * spec.kv_size, spec.hidden, bias=spec.qkv_bias)
+    if spec.latent is None:
+        yield from _linear(f"{prefix}.attention.qkv", spec.query_size + 2 * spec.kv_size, spec.hidden, bias=spec.qkv_bias)
+    else:
+        yield from _latent(spec, spec.latent, f"{prefix}.attention")
     if spec.query_key_norm:
         yield Parameter(f"{prefix}.attention.query_norm.weight", (spec.head_size,))
         yield Parameter(f"{prefix}.attention.key_norm.weight", (spec.head_size,))
-    yield from _linear(f"{prefix}.attention.output", spec.hidden, spec.query_size, bias=spec.output_bias)
+    yield from _linear(f"{prefix}.attention.output", spec.hidden, spec.attended_size, bias=spec.output_bias)
     if spec.layer_norms == 4:
         yield from _norm(spec, f"{prefix}.attention_output_norm")
     if spec.layer_norms > 1:
@@ -83,6 +92,19 @@ def _layer(spec: ModelSpec, prefix: str, *, mixed: bool) -> Iterator[Parameter]:
         yield from _linear(f"{prefix}.feed_forward.down", spec.hidden, spec.feed_forward, bias=spec.feed_forward_bias)
     if spec.layer_norms == 4:
         yield from _norm(spec, f"{prefix}.feed_forward_output_norm")
+
+
+def _latent(spec: ModelSpec, latent: Latent, prefix: str) -> Iterator[Parameter]:
+    """Queries, and what keys and values are made of and by: down to a vector, which is normed, and up to all heads."""
+    if latent.query_rank is None:
+        yield Parameter(f"{prefix}.query.weight", (spec.query_size, spec.hidden))
+    else:
+        yield Parameter(f"{prefix}.query_down.weight", (latent.query_rank, spec.hidden))
+        yield Parameter(f"{prefix}.query_down_norm.weight", (latent.query_rank,))
+        yield Parameter(f"{prefix}.query_up.weight", (spec.query_size, latent.query_rank))
+    yield Parameter(f"{prefix}.latent_down.weight", (latent.cached, spec.hidden))
+    yield Parameter(f"{prefix}.latent_down_norm.weight", (latent.rank,))
+    yield Parameter(f"{prefix}.latent_up.weight", (spec.heads * (latent.unrotated + latent.values), latent.rank))
 
 
 def _experts(spec: ModelSpec, prefix: str) -> Iterator[Parameter]:

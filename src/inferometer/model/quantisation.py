@@ -8,12 +8,16 @@ from typing import Any, Literal
 
 from inferometer.errors import ModelError, UserError, shown
 from inferometer.model.formats import KEPT_HEAD, KEPT_HEAD_FORMATS, QUANTIZED_FORMATS, ROUNDED_FORMATS, WeightFormat, weight_format
+from inferometer.model.published import read_published
 
 Method = Literal["inferometer", "gptq", "awq", "compressed-tensors"]
 METHODS: tuple[Method, ...] = ("inferometer", "gptq", "awq", "compressed-tensors")
 VERSION = 2
 """Of this package's own format. In 1 every head was kept as it is."""
 _LARGEST_GROUP = 2**31 - 1
+_ONLY_ESTIMATED = (
+    "estimated (`inferometer estimate`) and not run; use the checkpoint before quantisation, with --quantize where it is too large"
+)
 _COMPRESSED = {
     "pack-quantized": ("int4",),
     "int-quantized": ("int8",),
@@ -65,7 +69,8 @@ class Quantisation:
 def read_quantisation(config: Mapping[str, Any], name: str) -> Quantisation | None:
     """What `config` says, or that of its text model, None if neither says anything. `name` is how the model is called in messages.
 
-    Raises ModelError, one line, for a method or an option that is not run, and for values that make no sense.
+    Raises ModelError, one line, for a method or an option that is not run (those of model.published among them, which are estimated),
+    and for values that make no sense.
     """
     parts = [part for part in (config, config.get("text_config")) if isinstance(part, Mapping)]
     found = next((part[key] for part in parts for key in ("quantization_config", "compression_config") if part.get(key)), None)
@@ -82,11 +87,15 @@ def read_quantisation(config: Mapping[str, Any], name: str) -> Quantisation | No
     if method == "awq":
         return _awq(options)
     if method == "compressed-tensors":
+        if read_published(config, name) is not None:
+            raise options.error(f"blocks of weights with a scale each are {_ONLY_ESTIMATED}")
         return _compressed(options)
     if method == "bitsandbytes" or options.raw("load_in_8bit") or options.raw("load_in_4bit"):
         raise options.error(
             "weights that bitsandbytes has stored are not supported: use the checkpoint before quantisation, with --quantize int8"
         )
+    if read_published(config, name) is not None:
+        raise options.error(_ONLY_ESTIMATED)
     raise options.error(f"not supported, only {', '.join(METHODS)}; use the checkpoint before quantisation")
 
 
@@ -133,6 +142,7 @@ def _own(options: _Options) -> Quantisation:
         form += KEPT_HEAD
     known = weight_format(form, "float16")
     assert known.element != "float"
+    assert known.element != "mxfp4"
     return Quantisation(
         method="inferometer",
         element=known.element,

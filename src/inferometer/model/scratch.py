@@ -48,14 +48,43 @@ def remove_abandoned(target: Path, say: Callable[[str], None] = lambda line: Non
     What a live one is writing stays, and so does all where there are no locks, as on some network's disk.
     """
     target = target.absolute()
-    name = re.compile(re.escape(f".{target.name}.") + r"[a-z0-9_]{8}" + re.escape(_SUFFIX))
-    try:
-        found = [path for path in target.parent.iterdir() if name.fullmatch(path.name)]
-    except OSError:  # not there yet, or not for us to look at
-        return
-    removed = [size for path in found if (size := _remove_unlocked(path)) is not None]
+    removed = [size for path in _beside(target) if (size := _remove_unlocked(path)) is not None]
     if removed:
         say(f"removed {gib(sum(removed))} that a run which was killed had left beside {target}")
+
+
+def is_being_made(target: Path) -> bool:
+    """Whether a live process has a scratch folder beside `target`; False where there are no locks that would tell."""
+    return any(_in_use(path) for path in _beside(target.absolute()))
+
+
+def _beside(target: Path) -> list[Path]:
+    """What was made to take the target's place, by whomever."""
+    name = re.compile(re.escape(f".{target.name}.") + r"[a-z0-9_]{8}" + re.escape(_SUFFIX))
+    try:
+        return [path for path in target.parent.iterdir() if name.fullmatch(path.name)]
+    except OSError:  # not there yet, or not for us to look at
+        return []
+
+
+def _in_use(folder: Path) -> bool:
+    if os.name != "posix":
+        return False
+    import fcntl
+
+    try:
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no locks here
+        return False
+    finally:
+        os.close(lock)
+    return False
 
 
 def _locked_folder(target: Path) -> tuple[Path, int | None]:

@@ -110,6 +110,32 @@ class Experts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Latent:
+    """Attention whose keys and values are made of one vector a token, which is all that the cache keeps (DeepSeek-AI 2024, MLA).
+
+    rank: the width of that vector. rotated: of the part of a key that positions turn, which is one for all heads and kept beside it.
+    unrotated, values: of the other part of a head's keys (and queries), and of its values, which are made of the vector.
+    query_rank: the width of the vector that a token's queries are made of, None where they are made of the hidden state.
+    Raises ValueError for a width that is none.
+    """
+
+    rank: int
+    rotated: int
+    unrotated: int
+    values: int
+    query_rank: int | None = None
+
+    def __post_init__(self) -> None:
+        if min(self.rank, self.rotated, self.unrotated, self.values, self.query_rank or 1) < 1:
+            raise ValueError("the widths of latent attention are positive")
+
+    @property
+    def cached(self) -> int:
+        """What the cache keeps of a token in a layer."""
+        return self.rank + self.rotated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """A transformer's shape and wiring.
 
@@ -117,6 +143,7 @@ class ModelSpec:
     `embedding` is the width of the token table; where it differs from `hidden`, projections without bias lead in and out.
     `context_limit` is the largest number of tokens a sequence may have, None if the scheme sets none.
     `sliding_window` is how many tokens most layers look back at, `unwindowed_layers` how many of them look at all.
+    `latent` attention has one head of keys, as wide as a query's, and caches what that says. It,
     `experts`, `query_key_norm` (a norm of every query and key head) and `layer_norms` other than 2 (one for a block whose two halves
     run side by side, four for one that also normalises what they add) are known to estimates and not run: see `unrun`. An `outline` says
     what a model costs and not all of what it computes.
@@ -160,6 +187,7 @@ class ModelSpec:
     query_key_norm: bool = False
     layer_norms: Literal[1, 2, 4] = 2
     outline: bool = False
+    latent: Latent | None = None
 
     def __post_init__(self) -> None:
         sizes = ("layers", "hidden", "heads", "kv_heads", "head_size", "feed_forward", "vocabulary", "embedding")
@@ -175,7 +203,8 @@ class ModelSpec:
             raise ValueError(f"context_limit must be positive, not {self.context_limit}")
         if self.norm_epsilon < 0:
             raise ValueError(f"norm_epsilon must not be negative, not {self.norm_epsilon}")
-
+        if self.latent is not None and (self.kv_heads != 1 or self.head_size != self.latent.unrotated + self.latent.rotated):
+            raise ValueError(f"latent attention has one head of keys, of both their parts, not {self.kv_heads} of {self.head_size}")
         if self.experts is not None and self.experts.dense_layers > self.layers:
             raise ValueError(f"dense_layers ({self.experts.dense_layers}) must be at most layers ({self.layers})")
         if not 0 <= self.unwindowed_layers <= self.layers:
@@ -186,6 +215,8 @@ class ModelSpec:
         """What the model has that no engine of this product runs, None if nothing."""
         if self.experts is not None:
             return "mixtures of experts"
+        if self.latent is not None:
+            return "latent attention"
         if self.query_key_norm:
             return "norms of queries and keys"
         if self.layer_norms != 2:
@@ -211,6 +242,16 @@ class ModelSpec:
     def kv_size(self) -> int:
         """Width of all key heads together (values are as wide)."""
         return self.kv_heads * self.head_size
+
+    @property
+    def attended_size(self) -> int:
+        """Width of what attention gives, all heads together."""
+        return self.heads * (self.head_size if self.latent is None else self.latent.values)
+
+    @property
+    def cached_size(self) -> int:
+        """Elements of a token that the cache keeps in a layer."""
+        return 2 * self.kv_size if self.latent is None else self.latent.cached
 
     def scale(self, layer: int) -> float:
         """The factor on query-key products in `layer` (from 0)."""

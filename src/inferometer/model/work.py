@@ -10,22 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Literal
 
+from inferometer.model.attention_ops import AttentionOps, Causal
 from inferometer.model.formats import Formats
-from inferometer.model.op_maker import NORM_FLOPS, TOKEN_ID_BYTES, OpMaker
+from inferometer.model.op_maker import TOKEN_ID_BYTES
 from inferometer.model.ops import Op
 from inferometer.model.spec import Activation, Experts, LearnedPositions, ModelSpec, Rotary
 from inferometer.model.step import Step
-
-Causal = Literal["full", "half"]
 
 LOSS_BYTES = 4
 # What devices must tell each other of a row whose logits nobody asked for: of a token to be chosen their best score and whose it is, of a
 # loss their part of the sum of exponentials and the target's score.
 _TOLD_BYTES = 8
-WINDOWED = "windowed_"
-"""What the names of attention's ops begin with in layers that look back at a window of tokens."""
 
 # Vector operations an element, an exponential, a square root or a division counting as one. They decide nothing where memory binds.
 _ACTIVATION_FLOPS: dict[Activation, int] = {
@@ -42,7 +38,6 @@ _ACTIVATION_FLOPS: dict[Activation, int] = {
     "identity": 0,
 }
 _ROTARY_FLOPS = 3
-_SOFTMAX_FLOPS = 5
 _LOSS_FLOPS = 4
 
 
@@ -61,12 +56,8 @@ def work(spec: ModelSpec, step: Step, formats: Formats, *, causal: Causal = "hal
     return (*builder.embedding(), *builder.layer(), *builder.head())
 
 
-class _Builder(OpMaker):
+class _Builder(AttentionOps):
     """The ops of one step, in order."""
-
-    def __init__(self, spec: ModelSpec, step: Step, formats: Formats, causal: Causal) -> None:
-        super().__init__(spec, step, formats)
-        self.causal = causal
 
     def embedding(self) -> Iterator[Op]:
         spec, tokens = self.spec, self.tokens
@@ -90,18 +81,23 @@ class _Builder(OpMaker):
     def layer(self) -> Iterator[Op]:
         """One layer's ops, each `count` = as often as layers have it."""
         spec, tokens, layers = self.spec, self.tokens, self.spec.layers
-        qkv = self.query + 2 * self.kv
         yield self.norm("attention_norm", count=layers)
-        yield self.gemm("qkv", tokens, qkv, spec.hidden, biases=qkv if spec.qkv_bias else 0, count=layers)
+        if spec.latent is None:
+            qkv = self.query + 2 * self.kv
+            biases = qkv if spec.qkv_bias else 0
+            yield from self.maps("qkv", tokens, qkv, spec.hidden, matrix="attention.qkv", biases=biases, count=layers)
+        else:
+            yield from self.latent_maps(spec.latent)
         if spec.query_key_norm:
-            yield self._head_norm()
+            yield self.elements_norm("query_key_norm", self.query + self.kv, 2 * spec.head_size)
         if isinstance(spec.positions, Rotary):
-            yield self.elementwise("rotary", "rotary", self.query + self.kv, flops=_ROTARY_FLOPS, reads=1)
+            turned = self.query + self.kv if spec.latent is None else (self.heads + 1) * spec.latent.rotated
+            yield self.elementwise("rotary", "rotary", turned, flops=_ROTARY_FLOPS, reads=1)
         if self.step.cached:
-            yield self._kv_write()
-        yield from self._attention()
+            yield self.kv_write()
+        yield from self.attention()
         biases = spec.hidden if spec.output_bias else 0
-        yield self.gemm("attention_output", tokens, spec.hidden, self.query, biases=biases, count=layers)
+        yield from self.maps("attention_output", tokens, spec.hidden, self.attended, matrix="attention.output", biases=biases, count=layers)
         yield from self.all_reduce("attention_all_reduce", spec.hidden, count=layers)
         if spec.layer_norms == 4:
             yield self.norm("attention_output_norm", count=layers)
@@ -121,9 +117,12 @@ class _Builder(OpMaker):
     def _feed_forward(self, name: str, inner: int, *, count: int) -> Iterator[Op]:
         spec, tokens, bias = self.spec, self.tokens, self.spec.feed_forward_bias
         up = inner * (2 if spec.gated else 1)
-        yield self.gemm(f"{name}_up", tokens, up, spec.hidden, biases=up if bias else 0, count=count)
-        yield self._activation("activation" if name == "feed_forward" else f"{name}_activation", inner, tokens, count=count)
-        yield self.gemm(f"{name}_down", tokens, spec.hidden, inner, biases=spec.hidden if bias else 0, count=count)
+        ordinary = name == "feed_forward"
+        matrix = name if ordinary else f"feed_forward.{name}"
+        yield from self.maps(f"{name}_up", tokens, up, spec.hidden, matrix=f"{matrix}.up", biases=up if bias else 0, count=count)
+        yield self._activation("activation" if ordinary else f"{name}_activation", inner, tokens, count=count)
+        biases = spec.hidden if bias else 0
+        yield from self.maps(f"{name}_down", tokens, spec.hidden, inner, matrix=f"{matrix}.down", biases=biases, count=count)
 
     def _experts(self, experts: Experts, *, count: int) -> Iterator[Op]:
         """The router, the experts that the tokens choose (evenly, on average) and what all tokens share."""
@@ -132,23 +131,23 @@ class _Builder(OpMaker):
         up = inner * (2 if spec.gated else 1)
         used = max(1, round(experts.used(tokens)))
         yield self.gemm("router", tokens, experts.count, spec.hidden, biases=0, count=count, native=True)
-        yield self._gemm_of_experts("experts_up", up, spec.hidden, used, experts, count=count)
+        yield from self._maps_of_experts("up", up, spec.hidden, used, experts, count=count)
         yield self._activation("experts_activation", inner, tokens * experts.per_token, count=count)
-        yield self._gemm_of_experts("experts_down", spec.hidden, inner, used, experts, count=count)
+        yield from self._maps_of_experts("down", spec.hidden, inner, used, experts, count=count)
         if experts.shared:
             yield from self._feed_forward("shared", experts.shared // self.formats.shards, count=count)
 
-    def _gemm_of_experts(self, name: str, n: int, k: int, used: int, experts: Experts, *, count: int) -> Op:
-        rows = self.tokens * experts.per_token
-        one = self.gemm(name, -(-rows // used), n, k, biases=n if self.spec.feed_forward_bias else 0, count=count)
-        return replace(
-            one,
-            groups=used,
-            flops=2 * rows * n * k,
-            bytes_read=used * one.bytes_read,
-            weight_bytes=used * one.weight_bytes,
-            activation_bytes=rows * (n + k) * self.item,
-        )
+    def _maps_of_experts(self, name: str, n: int, k: int, used: int, experts: Experts, *, count: int) -> Iterator[Op]:
+        rows, biases = self.tokens * experts.per_token, n if self.spec.feed_forward_bias else 0
+        for one in self.maps(f"experts_{name}", -(-rows // used), n, k, matrix=f"feed_forward.experts.{name}", biases=biases, count=count):
+            yield replace(
+                one,
+                groups=used,
+                flops=2 * rows * n * k,
+                bytes_read=used * one.bytes_read,
+                weight_bytes=used * one.weight_bytes,
+                activation_bytes=rows * (n + k) * self.item,
+            )
 
     def _activation(self, name: str, inner: int, rows: int, *, count: int) -> Op:
         spec = self.spec
@@ -203,63 +202,3 @@ class _Builder(OpMaker):
                 bytes_written=LOSS_BYTES,
                 activation_bytes=2 * rows * spec.vocabulary * self.item,
             )
-
-    def _attention(self) -> Iterator[Op]:
-        """Scores, softmax, values. Keys and values of earlier tokens come from the cache; this step's own are activations."""
-        window, windowed = self.spec.sliding_window, self.spec.windowed_layers
-        if windowed < self.spec.layers:
-            yield from self._attention_ops("", self.step.context_tokens, None, count=self.spec.layers - windowed)
-        if window is not None and windowed:
-            yield from self._attention_ops(WINDOWED, self.step.remembered(window), window, count=windowed)
-
-    def _attention_ops(self, prefix: str, context_tokens: int, window: int | None, *, count: int) -> Iterator[Op]:
-        size = self.spec.head_size
-        pairs, all_pairs = (self.step.attended(causal=causal, window=window) for causal in (self.causal, "full"))
-        held = context_tokens * self.kv * self.formats.kv_item_bytes
-        own = self.tokens * self.kv * self.item
-        heads = self.tokens * self.query * self.item
-        scores = all_pairs * self.heads * self.item
-        product = 2 * pairs * self.query
-        for name, around in (("attention_scores", heads), ("softmax", scores), ("attention_values", heads)):
-            soft = name == "softmax"
-            yield Op(
-                kind="attention",
-                name=prefix + name,
-                shape=(self.tokens, pairs, size),
-                unit="vector" if soft else "tensor",
-                dtype=self.formats.dtype,
-                count=count,
-                flops=_SOFTMAX_FLOPS * pairs * self.heads if soft else product,
-                bytes_read=0 if soft else held,
-                kv_bytes=0 if soft else held,
-                activation_bytes=scores + around + (0 if soft else own),
-            )
-
-    def _head_norm(self) -> Op:
-        elements = self.tokens * (self.query + self.kv)
-        return Op(
-            kind="norm",
-            name="query_key_norm",
-            shape=(self.tokens, self.query + self.kv),
-            unit="vector",
-            dtype=self.formats.dtype,
-            count=self.spec.layers,
-            flops=NORM_FLOPS["rms"] * elements,
-            bytes_read=2 * self.spec.head_size * self.item,
-            weight_bytes=2 * self.spec.head_size * self.item,
-            activation_bytes=2 * elements * self.item,
-        )
-
-    def _kv_write(self) -> Op:
-        written = 2 * self.tokens * self.kv * self.formats.kv_item_bytes
-        return Op(
-            kind="kv_write",
-            name="kv_write",
-            shape=(self.tokens, 2 * self.kv),
-            unit="vector",
-            dtype=self.formats.dtype,
-            count=self.spec.layers,
-            bytes_written=written,
-            kv_bytes=written,
-            activation_bytes=2 * self.tokens * self.kv * self.item,
-        )

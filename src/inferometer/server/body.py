@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+import json
+from contextlib import suppress
+from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.requests import Request
 
+from inferometer.errors import shown
 from inferometer.server.failures import ApiError, ClientGoneError
 
 _SWALLOWED: Final = 32
@@ -37,7 +40,8 @@ B = TypeVar("B", bound=Body)
 async def read_body(request: Request, model: type[B], limit: int) -> B:
     """The body of `request` as a `model`.
 
-    Raises ApiError: 415 unless it is declared to be plain JSON, 413 beyond `limit` bytes, 400 for what is not JSON, 422 for the wrong form.
+    Raises ApiError: 415 unless it is declared to be plain JSON, 413 beyond `limit` bytes, 400 for what is not JSON or gives a key of an
+    object twice, 422 for the wrong form.
     Raises ClientGoneError. How long it may take to arrive is the connection's to say.
     """
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -46,6 +50,7 @@ async def read_body(request: Request, model: type[B], limit: int) -> B:
     if request.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
         raise ApiError(415, "unsupported_media_type", "The body must not be compressed: send it without `Content-Encoding`")
     data = await read_bytes(request, limit)
+    _refuse_twice(data)
     try:
         return model.model_validate_json(data)
     except ValidationError as error:
@@ -74,6 +79,20 @@ async def read_bytes(request: Request, limit: int) -> bytes:
     if size > limit:
         raise _too_large(limit)
     return b"".join(parts)
+
+
+def _refuse_twice(data: bytes) -> None:
+    """Raises ApiError (400) where an object has a key twice, of which pydantic takes the last. What is not JSON is for that to tell."""
+    with suppress(ValueError, RecursionError):
+        json.loads(data, object_pairs_hook=_once)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> None:
+    names: set[str] = set()
+    for name, _ in pairs:
+        if name in names:
+            raise ApiError(400, "validation", f"{shown(name, ascii)} is given twice in the body: give it once")
+        names.add(name)
 
 
 def _too_large(limit: int) -> ApiError:

@@ -14,6 +14,8 @@ from inferometer.text.chat import ChatTemplate, TemplateRefusalError
 LOG = logging.getLogger(__name__)
 
 _LONGEST_REASON = 300
+_DEVELOPER = "developer"
+"""OpenAI's newer name of the system's role."""
 
 
 class Chat:
@@ -37,7 +39,7 @@ class Chat:
         if self._template is None:
             raise invalid(self._why_not, "messages")
         try:
-            text = self._template.render(messages)
+            text = self._template.render(messages if self._template.names(_DEVELOPER) else list(map(_by_system, messages)))
         except TemplateRefusalError as error:
             raise invalid(f"`messages`: {str(error)[:_LONGEST_REASON]}", "messages") from None
         except UserError:
@@ -45,3 +47,8 @@ class Chat:
         if not text:
             raise invalid("`messages`: the chat template makes no text of these messages", "messages")
         return text
+
+
+def _by_system(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A developer's message as the system's."""
+    return {**message, "role": "system"} if message["role"] == _DEVELOPER else message

@@ -70,7 +70,7 @@ _HARMLESS: Mapping[str, Sequence[Any]] = {
 _NOTHING: Sequence[Any] = (False, 0, "", [])
 """Such values of the others. An empty object is none: an empty schema allows any JSON, and nothing but JSON."""
 
-ROLES: Final = ("system", "user", "assistant")
+ROLES: Final = ("system", "developer", "user", "assistant")
 """Whose messages a conversation may hold."""
 
 _NOT_IN_A_MESSAGE: Mapping[str, str] = {
@@ -88,7 +88,6 @@ template's: a participant's `name`, for one.
 _ROLES_NOT_HERE: Mapping[str, str] = {
     "tool": "this server does not support calling tools",
     "function": "this server does not support calling functions",
-    "developer": "instructions go into a system message",
 }
 
 _ADAPTER_NAMES = re.compile(r"(^|[^a-z])(q?lora|adapter)s?([^a-z]|$)", re.IGNORECASE)
@@ -103,14 +102,14 @@ def refuse_what_is_not_here(fields: Mapping[str, Any] | None) -> None:
 
 
 def refuse_in_messages(messages: Sequence[Mapping[str, Any]]) -> None:
-    """Raises ApiError where a message comes from somebody else than the three or has what this server does not do. null is as good as
+    """Raises ApiError where a message comes from somebody else than these or has what this server does not do. null is as good as
     left out.
     """
     for place, message in enumerate(messages):
         role = message["role"]
         if role not in ROLES:
             why = _ROLES_NOT_HERE.get(role, "give it one of these")
-            said = f"`messages`: the role of number {place} is none of system, user and assistant: {why}"
+            said = f"`messages`: the role of number {place} is none of {', '.join(ROLES[:-1])} and {ROLES[-1]}: {why}"
             raise invalid(said, "messages", "unsupported_parameter")
         for name, asked in _NOT_IN_A_MESSAGE.items():
             if message.get(name) is not None and message[name] not in _NOTHING:

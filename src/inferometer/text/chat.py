@@ -37,8 +37,10 @@ class ChatTemplate:
 
         named = {**(special_tokens or {}), "bos_token": bos_token, "eos_token": eos_token}
         self._names = {name: token for name, token in named.items() if token is not None}
+        environment = _environment()
         try:
-            self._template = _environment().from_string(template)
+            self._template = environment.from_string(template)
+            self._words = {each.value for each in environment.parse(template).find_all(jinja2.nodes.Const) if isinstance(each.value, str)}
         except jinja2.TemplateError as error:
             raise UserError(f"the chat template cannot be read: {_line(error)}; use --raw, or repair the model's chat template") from None
 
@@ -48,6 +50,10 @@ class ChatTemplate:
         names = tokenizer.special_tokens
         source = template if tokenizer.chat_template is None else tokenizer.chat_template
         return None if source is None else cls(source, names.get("bos_token"), names.get("eos_token"), special_tokens=names)
+
+    def names(self, role: str) -> bool:
+        """Whether it treats this role apart, as its expressions name it."""
+        return role in self._words
 
     def render(
         self,

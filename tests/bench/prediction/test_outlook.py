@@ -186,3 +186,27 @@ def test_nobody_knows_how_fast_a_disk_is(where: dict[str, object], paced: bool) 
     times = found.predicted.prefill_ms, found.predicted.decode_token_ms, found.total_ms
     assert all(time is not None for time in times) if paced else times == (None, None, None)
     assert paced or set(found.predicted.interval or {}) <= {"peak_memory_bytes"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "faster"),
+    [
+        ({"batch_size": 1, "sequence_length": 16}, ()),
+        ({"batch_size": 192, "sequence_length": 64}, ("prefill_ms", "decode_token_ms")),
+        ({"batch_size": 192, "sequence_length": 64, "decode_only": True}, ("decode_token_ms",)),
+        ({"backend": "hf", "batch_size": 1, "sequence_length": 16}, ("prefill_ms", "decode_token_ms")),
+    ],
+)
+def test_times_that_are_shorter_with_weights_as_they_are_are_kept(changes: dict[str, object], faster: tuple[str, ...]) -> None:
+    eight, plain = (outlook(_case(quantize=form, **changes), _spec(), find_device("h100-sxm")).predicted for form in ("int8", None))
+    assert eight is not None
+    assert plain is not None
+    assert plain.faster_unquantized is None
+    assert eight.faster_unquantized == ({name: getattr(plain, name) for name in faster} or None)
+
+
+def test_nothing_is_said_of_weights_that_a_checkpoint_has_in_few_bits() -> None:
+    case = _case(quantize="compressed-tensors-int8", batch_size=192, sequence_length=64)
+    found = outlook(case, _spec(), find_device("h100-sxm")).predicted
+    assert found is not None
+    assert found.faster_unquantized is None

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_records import UNSET, made
 
-from inferometer.bench.records.record import Bound, Checked, Predicted
+from inferometer.bench.records.record import Bound, Checked, Predicted, Record
 from inferometer.report.markup.parts import written
 from inferometer.report.page.case_table import cases_section
 from inferometer.report.records.columns import Columns
@@ -259,3 +259,13 @@ def test_a_block_that_did_not_fit_as_a_whole_stands_beside_those_that_did() -> N
     latency = cells(latency_table([whole, blocks]))
     assert [row[2] for row in latency if row[1] == "2"] == ["-", "-", "-", "50.00 ms"]
     assert [row[2] for row in cells(throughput_table([whole, blocks])) if row[1] == "2"] == ["-", "-", "320.00 tokens/secs"]
+
+
+def test_a_note_names_times_that_are_expected_to_be_shorter_with_plain_weights() -> None:
+    faster = {"decode_token_ms": 2.5, "prefill_ms": 123.456}
+    slow = made([139.0], [28.5], batch_size=8, predicted=Predicted(decode_token_ms=28.0, faster_unquantized=faster))
+    usual = made([139.0], [28.5], predicted=Predicted(decode_token_ms=28.0))
+    said = [line for line in notes([usual, slow]).splitlines() if "faster" in line]
+    start = f"- native, batch size 8: faster with {slow.dtype} weights, the estimator expects: "
+    assert said == [f"{start}Prefill in 123.46 ms and Decode (token) in 2.50 ms."]
+    assert Record.from_json(slow.to_json()).predicted == slow.predicted

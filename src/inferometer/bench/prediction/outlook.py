@@ -14,9 +14,11 @@ from inferometer.bench.records.statistics import Summary
 from inferometer.errors import UserError
 from inferometer.estimate.bound import Bound as PhaseBound
 from inferometer.estimate.estimate import Estimate, estimate
+from inferometer.estimate.plain import faster_in_plain
 from inferometer.estimate.run_bound import RunBound, in_any_order
 from inferometer.estimate.stack import find_stack
 from inferometer.hardware.device import DeviceSpec
+from inferometer.model.formats import stored_method
 from inferometer.model.spec import ModelSpec
 
 
@@ -43,7 +45,12 @@ class Outlook:
             }
             time, ends = self.total_ms
             predicted = replace(
-                self.predicted, prefill_ms=None, decode_token_ms=None, total_ms=time, interval={**interval, "total_ms": ends}
+                self.predicted,
+                prefill_ms=None,
+                decode_token_ms=None,
+                total_ms=time,
+                interval={**interval, "total_ms": ends},
+                faster_unquantized=None,
             )
         prefill, decode = (self.phases.get(name) for name in ("prefill_ms", "decode_token_ms"))
         if self.bound is not None and prefill is not None:
@@ -78,7 +85,7 @@ def outlook(case: Case, spec: ModelSpec, device: DeviceSpec | None) -> Outlook:
     try:
         found = price()
         ordered, blocks = _ordered(price, case, found)
-        predicted = Predicted(**found.predicted)
+        predicted = Predicted(**found.predicted, faster_unquantized=_faster_in_plain(price, case, found))
         if ordered is not found and find_stack(stack).groups_apart:
             predicted = _of_groups(ordered, -(-case.batch_size // (case.group_size or 1)))
     except UserError:
@@ -86,9 +93,11 @@ def outlook(case: Case, spec: ModelSpec, device: DeviceSpec | None) -> Outlook:
     unpaced = reads_disk(case, spec, found.request.formats)
     if unpaced:
         kept = {name: ends for name, ends in (predicted.interval or {}).items() if name == "peak_memory_bytes"}
-        predicted = replace(predicted, forward_ms=None, prefill_ms=None, decode_token_ms=None, j_per_token=None, interval=kept)
+        times = dict.fromkeys(("forward_ms", "prefill_ms", "decode_token_ms", "faster_unquantized"))
+        predicted = replace(predicted, **times, j_per_token=None, interval=kept)
     if case.decode_only:
-        predicted = replace(predicted, prefill_ms=None, j_per_token=None)
+        faster = {name: ms for name, ms in (predicted.faster_unquantized or {}).items() if name != "prefill_ms"}
+        predicted = replace(predicted, prefill_ms=None, j_per_token=None, faster_unquantized=faster or None)
     total = None if ordered.total_ms is None or unpaced else (blocks * ordered.total_ms, _times(blocks, ordered.interval["total_ms"]))
     if found.limits.basis == "assumed":
         return Outlook(predicted=predicted, total_ms=total)
@@ -97,6 +106,14 @@ def outlook(case: Case, spec: ModelSpec, device: DeviceSpec | None) -> Outlook:
         bound = replace(bound, prefill_ms=None, binds={name: what for name, what in (bound.binds or {}).items() if name != "prefill_ms"})
     least = None if ordered is found or ordered.least is None else ordered.least.times(blocks)
     return Outlook(bound, predicted, {str(phase): each.bound for phase, each in found.phases.items()}, total, least)
+
+
+def _faster_in_plain(price: Callable[..., Estimate], case: Case, found: Estimate) -> dict[str, float] | None:
+    """Times that are expected to be shorter with weights as they are, None for none; nor of what a checkpoint of another program holds."""
+    if stored_method(case.quantize) is not None:
+        return None
+    plain = faster_in_plain(found, lambda: price(quantize=None))
+    return {phase: each.phases[phase].cost.ms for phase, each in plain.items()} or None
 
 
 def _ordered(price: Callable[..., Estimate], case: Case, whole: Estimate) -> tuple[Estimate, int]:

@@ -62,7 +62,10 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """What the estimator expected. `interval` holds (low, high) by the predicted figure's name. total_ms: as in the bound."""
+    """What the estimator expected. `interval` holds (low, high) by the predicted figure's name. total_ms: as in the bound.
+
+    faster_unquantized: of a case with weights in few bits, the times that are expected to be shorter with weights in the activations' type.
+    """
 
     forward_ms: float | None = None
     prefill_ms: float | None = None
@@ -72,6 +75,7 @@ class Predicted:
     j_per_token: float | None = None
     basis: str | None = None
     interval: Mapping[str, tuple[float, float]] | None = None
+    faster_unquantized: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -21,7 +21,7 @@ from inferometer.model.description import ModelDescription
 from inferometer.model.formats import WeightFormat
 from inferometer.model.parameters import head_matrix
 from inferometer.model.quantisation import VERSION
-from inferometer.model.scratch import scratch_beside
+from inferometer.model.scratch import is_being_made, scratch_beside
 from inferometer.model.spec import ModelSpec
 from inferometer.nn.formats.layout import format_layouts
 from inferometer.nn.formats.rounding import round_into
@@ -100,7 +100,7 @@ class QuantisedFolder:
         The folder appears in one step when it is whole. Raises UserError, one line, where it is in the way or has no room, and ModelError
         where the weights hold numbers with which it would not load.
         """
-        check_free(folder)
+        _check_place(folder)
         try:
             with _appearing(folder) as scratch:
                 write_safetensors(scratch / WEIGHTS, self._shapes(), self._all(matrices, replaced, advance))
@@ -108,8 +108,7 @@ class QuantisedFolder:
                 # Last: without it the folder is no model.
                 (scratch / "config.json").write_text(json.dumps(self._config(), indent=2) + "\n", encoding="utf-8")
         except OSError as error:
-            words = error.strerror or str(error)
-            raise UserError(f"-o {folder}: {words}; nothing is kept of it, give a folder with room that can be written") from None
+            raise _unwritten(folder, error) from None
 
     def _config(self) -> dict[str, Any]:
         config = dict(self._description.config)
@@ -178,7 +177,31 @@ class QuantisedFolder:
 
 
 def check_free(folder: Path) -> None:
-    """Raises UserError where a folder to be written is there and not empty, or is a link, whose place no folder can take."""
+    """Raises UserError where a folder to be written is there and not empty, is a link, whose place no folder can take, or is what another
+    run is writing."""
+    _check_place(folder)
+    if is_being_made(folder):
+        raise UserError(f"-o {folder} is being written by another run; name another folder, or wait for that run to end")
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """That this run is going to write the folder, which `check_free` then says to others. Raises UserError as that does, and where nothing
+    can be written there."""
+    check_free(folder)
+    with ExitStack() as held:
+        try:
+            held.enter_context(scratch_beside(folder))
+        except OSError as error:
+            raise _unwritten(folder, error) from None
+        yield
+
+
+def _unwritten(folder: Path, error: OSError) -> UserError:
+    return UserError(f"-o {folder}: {error.strerror or error}; nothing is kept of it, give a folder with room that can be written")
+
+
+def _check_place(folder: Path) -> None:
     if folder.is_symlink():
         raise UserError(f"-o {folder} is a link; name the folder itself, or remove it")
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
@@ -202,7 +225,7 @@ def _appearing(folder: Path) -> Iterator[Path]:
         yield scratch
         for path in scratch.iterdir():
             _sync(path)
-        check_free(folder)  # of two that write one folder, the last to end
+        _check_place(folder)  # of two that write one folder, the last to end
         if folder.is_dir():
             folder.rmdir()
         os.rename(scratch, folder)

@@ -8,7 +8,7 @@ from inferometer.bench.records.record import Record
 from inferometer.bench.records.statistics import mean
 from inferometer.model.byte_size import gib
 from inferometer.report.records.beyond_bound import beyond_bound, calibrate_command, is_beyond
-from inferometer.report.tables.steps import PREFILL, TOTAL, WHOLE, failed, size_of, steps_of
+from inferometer.report.tables.steps import FORWARD, PREFILL, TOKEN, TOTAL, WHOLE, failed, size_of, steps_of
 
 
 def notes(records: Sequence[Record]) -> str:
@@ -123,6 +123,15 @@ def _use_notes(record: Record) -> list[str]:
     return [start + "; ".join(parts) + "."] if parts else []
 
 
+def _plain_notes(record: Record) -> list[str]:
+    """Which times of a case with weights in few bits are expected to be shorter with weights as they are."""
+    faster = {} if record.predicted is None else record.predicted.faster_unquantized or {}
+    times = " and ".join(f"{step.label} in {faster[step.time]:.2f} ms" for step in (FORWARD, PREFILL, TOKEN) if step.time in faster)
+    if not times:
+        return []
+    return [f"- {record.backend}, batch size {size_of(record)}: faster with {record.dtype} weights, the estimator expects: {times}."]
+
+
 def _backend_notes(records: Sequence[Record]) -> list[str]:
     backend = records[0].backend
     lines = []
@@ -131,7 +140,7 @@ def _backend_notes(records: Sequence[Record]) -> list[str]:
     if shown:
         lines.append(f"- {backend}, prompt tokens/secs in prefill: {shown}.")
     for record in records:
-        lines += _use_notes(record)
+        lines += _use_notes(record) + _plain_notes(record)
     checked = [r.checked for r in records if r.checked is not None and r.checked.passed]
     if checked:
         worst = max(checked, key=lambda c: c.max_error or 0.0)
