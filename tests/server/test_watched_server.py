@@ -150,12 +150,18 @@ def test_the_engines_numbers_agree_with_each_other(watched: RunningServer) -> No
 
 
 def test_who_goes_away_takes_nothing_along(watched: RunningServer) -> None:
-    streams = [watched.open_stream("/generate_stream", LONG) for _ in range(4)]
-    assert scrape(watched)["inferometer_kv_pages_in_use"] > 0
-    assert scrape(watched)["tgi_batch_current_max_tokens"] == 4 * (len(LONG["inputs"]) + 400)
-    for connection, response in streams:
+    with Frozen(watched):  # so that none of them has ended before the last begins
+        connections = [ask(watched, "/generate_stream", LONG) for _ in range(4)]
+        until(lambda: scrape(watched)["inferometer_permits_in_use"] == 4)
+    responses = [connection.getresponse() for connection in connections]
+    assert all(response.readline().startswith(b"data:") for response in responses)
+    with Frozen(watched):
+        running = scrape(watched)
+    assert running["inferometer_kv_pages_in_use"] > 0
+    assert running["tgi_batch_current_max_tokens"] == 4 * (len(LONG["inputs"]) + 400)
+    for response in responses:
         response.close()
-        connection.close()
+    leave(connections)
     until(lambda: scrape(watched)["inferometer_kv_pages_in_use"] == scrape(watched)["inferometer_requests_running"] == 0)
     after = scrape(watched)
     assert after["tgi_batch_current_size"] == after["inferometer_permits_in_use"] == 0
