@@ -241,8 +241,8 @@ def test_shards_are_read_one_after_the_other(tmp_path: Path, monkeypatch: pytest
 
 
 def test_host_memory_stays_near_the_model(tmp_path: Path) -> None:
-    """A child process, whose peak is its own: the model is 128 MiB, converted from 256 MiB of float32 in one file."""
-    config = {"model_type": "gpt2", "vocab_size": 1024, "n_embd": 1024, "n_layer": 5, "n_head": 8, "n_positions": 64}
+    """A child process, whose peak is its own: the model is 50 MiB, converted from 100 MiB of float32 in one file."""
+    config = {"model_type": "gpt2", "vocab_size": 1024, "n_embd": 1024, "n_layer": 2, "n_head": 8, "n_positions": 64}
     spec = read_spec(config, "m")
     source = DummySource(spec, family("gpt2"), seed=0)
     torch.save({name: source.read(name, "cpu", torch.float32) for name in source.tensors()}, tmp_path / "pytorch_model.bin")
@@ -275,5 +275,5 @@ print(max(peak, anonymous()) - before)
     returned = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
     grown = int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=returned).stdout) / 1024
     model = sum(p.size for p in parameters(spec)) * 2 / 2**20
-    assert model > 120
+    assert model > 48
     assert grown < model + 24  # the largest tensor is 8 MiB in bfloat16
