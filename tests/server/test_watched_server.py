@@ -48,6 +48,17 @@ def watched(models: dict[str, Path], collected: tuple[SpanCollector, int]) -> It
         yield running
 
 
+@pytest.fixture(scope="module", autouse=True)
+def unheard(models: dict[str, Path]) -> Iterator[RunningServer]:
+    """A server whose collector is away. It has been asked before the other tests, as it takes seconds until it says that."""
+    away = ("--otlp-endpoint", "http://127.0.0.1:9", *LIMITS)
+    with dummy_with(models["llama"], {"OTEL_BSP_SCHEDULE_DELAY": "100", "OTEL_BSP_MAX_QUEUE_SIZE": "600"}, *away) as running:
+        running.alive()
+        for _ in range(20):
+            running.generate("untraced", max_new_tokens=1)
+        yield running
+
+
 def dummy_with(folder: Path, environment: dict[str, str], *more: str) -> RunningServer:
     fixed = ("--model-id", str(folder), "--weights", "dummy", "--dtype", "float32", "--device", "cpu")
     return RunningServer(*fixed, *more, environment=environment)
@@ -262,20 +273,6 @@ def test_a_span_tells_where_a_requests_time_went(watched: RunningServer, collect
     assert any(item.key == "service.name" and item.value.string_value for item in names[0])
 
 
-def test_a_collector_that_is_away_costs_nobody_anything(models: dict[str, Path], collected: tuple[SpanCollector, int]) -> None:
-    away = ("--otlp-endpoint", "http://127.0.0.1:9", *LIMITS)
-    with dummy_with(models["llama"], {"OTEL_BSP_SCHEDULE_DELAY": "100", "OTEL_BSP_MAX_QUEUE_SIZE": "600"}, *away) as server:
-        server.alive()
-        for _ in range(20):
-            server.generate("untraced", max_new_tokens=1)
-        server.wait_for_log("traces do not reach http://127.0.0.1:9; requests are served without", 60)
-        server.alive()
-        began = time.monotonic()
-        assert server.end() == 0
-        assert time.monotonic() - began < 15
-        assert server.log.count("traces do not reach") == 1
-
-
 def test_a_dead_engine_is_counted_once_for_each_that_it_took_along(models: dict[str, Path]) -> None:
     with dummy(models["llama"], *LIMITS, forked=True) as small_server:
         moved = Difference(small_server)
@@ -289,3 +286,12 @@ def test_a_dead_engine_is_counted_once_for_each_that_it_took_along(models: dict[
         assert moved("tgi_request_count") == moved('tgi_request_failure{err="generation"}') == 3
         assert moved.after["tgi_batch_current_size"] == moved.after["inferometer_permits_in_use"] == 0
         assert small_server.get("/status").json()["health"] == "unhealthy"
+
+
+def test_a_collector_that_is_away_costs_nobody_anything(unheard: RunningServer) -> None:
+    unheard.wait_for_log("traces do not reach http://127.0.0.1:9; requests are served without", 60)
+    unheard.alive()
+    began = time.monotonic()
+    assert unheard.end() == 0
+    assert time.monotonic() - began < 15
+    assert unheard.log.count("traces do not reach") == 1
