@@ -15,12 +15,12 @@ from typing import Any
 
 import grpc
 import pytest
+from open_requests import Frozen, ask
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 from running_server import LIMITS, RunningServer, dummy, until
 from scraped import Difference, scrape
 from span_collector import SpanCollector
-from test_permits_over_http import Frozen, ask
 
 CANARY = "canary-7f3e9d"
 SHORT = {"inputs": f"{CANARY} a short one", "parameters": {"max_new_tokens": 3}}
