@@ -240,6 +240,7 @@ def test_a_disk_that_has_room_for_the_records_alone_costs_the_documents(
         return plain(folder, name, text)
 
     monkeypatch.setattr(StudyFolder, "write", full)
+    monkeypatch.setattr("inferometer.cli.study_work.Conductor", partial(Conductor, start=Workshop()))
     assert main(["study", "run", study]) == 1
     out, err = capsys.readouterr()
     assert "## Throughput" in out

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.parity.configs import DECODERS, config
+from configs import DECODERS, config
 
 from inferometer.engine import decode_chain
 from inferometer.engine.decode_chain import FEWEST_LAYERS, DecodeChain, layers_to_time

@@ -52,7 +52,7 @@ class Rank:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds that are shorter, and not so short that a busy machine seems to have been stopped."""
-    monkeypatch.setattr(health, "TICK", 0.3)
+    monkeypatch.setattr(health, "TICK", 0.15)
     monkeypatch.setattr(peer, "SILENCE", 1.2)
 
 
@@ -169,7 +169,7 @@ def test_a_refusal_ends_the_ranks_only_if_rank_0_waits_for_it(ranks: list[Rank],
     watch.start()
     refusal = json.dumps({"refused": ["user", "no such file"]}).encode() + b"\n"
     ranks[1].beats.sendall(refusal)
-    assert not watch.failed.wait(1.5)  # by then it is forgotten
+    assert not watch.failed.wait(0.8)  # by then it is forgotten
     watch.asking = True
     assert not watch.failed.wait(0.4)
     ranks[1].beats.sendall(refusal)

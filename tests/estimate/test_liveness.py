@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.parity.configs import DECODERS, ENCODERS, config
+from configs import DECODERS, ENCODERS, config
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 

@@ -78,23 +78,23 @@ class TestCommonCards:
         kv_write.kv_write_triton(held, held, held, held, torch.zeros(4, dtype=torch.int64))
         card.check(kernels=1)
 
-    @pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
-    def test_pages_in_8_bits(self, card: Card, dtype: torch.dtype) -> None:
+    @pytest.mark.parametrize(("dtype", "head_size"), [(torch.int8, 128), (torch.float8_e4m3fn, 64)])
+    def test_pages_in_8_bits(self, card: Card, dtype: torch.dtype, head_size: int) -> None:
         """Written, and read by decode attention of heads with keys of their own and of shared ones, and by prompts."""
         integers, starts = torch.zeros(2, dtype=torch.int32), torch.zeros(3, dtype=torch.int32)
         scales = kv_scaled.PageScales(*(torch.zeros(1, 4) for _ in range(2)))
-        held = {"keys": torch.zeros(16, 4, 128, dtype=dtype), "values": torch.zeros(16, 4, 128, dtype=dtype), "seats": integers}
+        held = {"keys": torch.zeros(16, 4, head_size, dtype=dtype), "values": torch.zeros(16, 4, head_size, dtype=dtype), "seats": integers}
         held |= {"table": torch.zeros(2, 16, dtype=torch.int32), "contexts": integers}
         for tokens in (4, 2000):
-            rows = torch.zeros(tokens, 4, 128, dtype=half(card))
+            rows = torch.zeros(tokens, 4, head_size, dtype=half(card))
             places = torch.zeros(tokens, dtype=torch.int64)
             kv_scaled.scaled_write_triton(rows, rows, held["keys"], held["values"], scales, places, 16)
         for heads in (4, 8):
-            query = torch.zeros(2, heads, 128, dtype=half(card))
+            query = torch.zeros(2, heads, head_size, dtype=half(card))
             paged_decode.paged_decode_triton(query, **held, page_size=16, scale=0.1, longest=4096, scales=scales)
-            query = torch.zeros(32, heads, 128, dtype=half(card))
-            ragged_prefill.ragged_prefill_triton(query, **held, starts=starts, page_size=16, scale=0.1, longest_query=32, scales=scales)
-        card.check(kernels=6)
+        query = torch.zeros(32, 8, head_size, dtype=half(card))
+        ragged_prefill.ragged_prefill_triton(query, **held, starts=starts, page_size=16, scale=0.1, longest_query=32, scales=scales)
+        card.check(kernels=5)
 
     @pytest.mark.parametrize("head_size", [80, 128])
     def test_rotary_write(self, card: Card, head_size: int) -> None:
@@ -110,8 +110,7 @@ class TestCommonCards:
         spread_heads.spread_heads_triton(heads, 6, (turned, turned))
         card.check(kernels=2)
 
-    @pytest.mark.parametrize("kind", ["layer", "rms"])
-    @pytest.mark.parametrize("hidden", [768, 5120, 16384])
+    @pytest.mark.parametrize(("kind", "hidden"), [("layer", 768), ("rms", 5120), ("layer", 16384), ("rms", 16384)])
     def test_norm(self, card: Card, kind: NormKind, hidden: int) -> None:
         x, weight = torch.zeros(4, hidden, dtype=half(card)), torch.zeros(hidden, dtype=half(card))
         norm.norm_triton(x, x.clone(), kind=kind, epsilon=1e-5, weight=weight, bias=weight if kind == "layer" else None)
@@ -129,17 +128,27 @@ class TestCommonCards:
     def test_skinny(self, card: Card, rows: int, outputs: int, inputs: int) -> None:
         linear(card, rows, outputs, inputs, half(card))
 
-    @pytest.mark.parametrize(("outputs", "inputs"), [(8192, 2048), (2304, 768), (100, 3000)])
-    @pytest.mark.parametrize("kind", ["layer", "rms"])
-    @pytest.mark.parametrize("rows", [1, 2, 3])
-    def test_skinny_normed(self, card: Card, rows: int, outputs: int, inputs: int, kind: NormKind) -> None:
+    @pytest.mark.parametrize(
+        ("kind", "rows", "outputs", "inputs"),
+        [
+            ("layer", 1, 8192, 2048),
+            ("layer", 2, 2304, 768),
+            ("layer", 3, 100, 3000),
+            ("rms", 1, 100, 3000),
+            ("rms", 2, 8192, 2048),
+            ("rms", 3, 2304, 768),
+        ],
+    )
+    def test_skinny_normed(self, card: Card, kind: NormKind, rows: int, outputs: int, inputs: int) -> None:
         x, weight = torch.zeros(rows, inputs, dtype=half(card)), torch.zeros(outputs, inputs, dtype=half(card))
         whole = next(launch for launch in candidates(rows, inputs) if launch.whole)
         skinny.skinny_triton(x, weight, norm=norm.NormWeights(kind, 1e-5, x[0], x[0] if kind == "layer" else None), launch=whole)
         card.check(kernels=1)
 
-    @pytest.mark.parametrize(("heads", "kv_heads", "head_size"), [(4, 4, 128), (4, 4, 80), (8, 2, 64)])
-    @pytest.mark.parametrize("turned", [False, True])
+    @pytest.mark.parametrize(
+        ("heads", "kv_heads", "head_size", "turned"),
+        [(4, 4, 128, False), (4, 4, 128, True), (4, 4, 80, True), (8, 2, 64, False), (8, 2, 64, True)],
+    )
     def test_decode_that_writes_its_keys(self, card: Card, heads: int, kv_heads: int, head_size: int, turned: bool) -> None:
         rows = torch.zeros(2, heads + 2 * kv_heads, head_size, dtype=half(card))
         query, key, value = torch.split(rows, [heads, kv_heads, kv_heads], 1)

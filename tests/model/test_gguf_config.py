@@ -2,15 +2,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from gguf_configs import config, refusal
 
 import gguf_models
-from gguf_models import tiny, write
+from gguf_models import tiny
 from inferometer.errors import ModelError
 from inferometer.model.config import read_spec
 from inferometer.model.gguf import gguf_config
@@ -18,18 +18,6 @@ from inferometer.model.gguf_keys import shortest_float
 from inferometer.model.spec import Rotary
 
 ARCHITECTURES = ("llama", "gpt2", "bloom")
-
-
-def config(tmp_path: Path, architecture: str = "llama", keys: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-    tensors = more.pop("tensors", None) or tiny(architecture)
-    return gguf_config(write(tmp_path / "m.gguf", architecture, tensors, keys, **more))
-
-
-def refusal(tmp_path: Path, architecture: str = "llama", keys: Mapping[str, Any] | None = None, **more: Any) -> str:
-    with pytest.raises(ModelError) as caught:
-        config(tmp_path, architecture, keys, **more)
-    assert str(caught.value).startswith(f"{tmp_path / 'm.gguf'}: ")
-    return str(caught.value)
 
 
 def test_llama(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_gguf_config import config, refusal  # type: ignore[import-not-found]
+from gguf_configs import config, refusal
 
 from gguf_models import tiny
 from inferometer.model.config import read_spec

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from configs import DECODERS, ENCODERS, config
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.parity.configs import DECODERS, ENCODERS, config
 
 from inferometer.errors import UserError
 from inferometer.model.config import read_spec

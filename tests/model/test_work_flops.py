@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 import torch
-from tests.parity.configs import DECODERS, ENCODERS, config
+from configs import DECODERS, ENCODERS, config
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_few_tokens import SPECS, batch_of, model_of, swept  # type: ignore[import-not-found]
+from few_token_sweeps import SPECS, batch_of, model_of, swept
 
 from inferometer.kernels.cpu_library import CpuLibrary, build
 from inferometer.nn.few_tokens import FewTokens

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_few_tokens import CONTEXTS, SPECS, batch_of, few_of, swept  # type: ignore[import-not-found]
+from few_token_sweeps import CONTEXTS, SPECS, batch_of, few_of, swept
 
 from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.model.formats import ROUNDED_FORMATS, weight_format

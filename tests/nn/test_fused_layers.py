@@ -7,7 +7,7 @@ from itertools import zip_longest
 
 import pytest
 import torch
-from tests.parity.configs import DECODERS, ENCODERS, config
+from configs import DECODERS, ENCODERS, config
 from torch import Tensor
 
 from inferometer.kernels import norm as norms

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_load import CONFIGS, checkpoint, saved, spec_of  # type: ignore[import-not-found]
+from tiny_checkpoints import CONFIGS, checkpoint, saved, spec_of
 
 from inferometer.errors import ModelError, UserError
 from inferometer.model.description import describe

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_sources import check, example, message, save_bin, sharded  # type: ignore[import-not-found]
+from weight_files import check, example, message, save_bin, sharded
 
 from inferometer.errors import ModelError
 from inferometer.nn.load import open_checkpoint

@@ -115,7 +115,7 @@ def schemathesis(server: RunningServer, folder: Path, phases: str, *only: str) -
     command = [
         *(sys.executable, "-m", "schemathesis.cli", "run", f"{server.url}/api-doc/openapi.json"),
         *("--checks", "all", "--exclude-checks", "positive_data_acceptance", "--suppress-health-check", "all"),
-        *("--phases", phases, "--max-examples", "10", "--seed", "7", "--continue-on-failure", "--no-color"),
+        *("--phases", phases, "--max-examples", "6", "--seed", "7", "--continue-on-failure", "--no-color"),
         *("--report", "ndjson", "--report-ndjson-path", str(report), *only),
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, cwd=folder)

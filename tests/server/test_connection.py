@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from running_server import RunningServer, dummy, until
-from test_watched_server import scrape
+from scraped import scrape
 
 from tiny_models import tiny_model
 

@@ -40,8 +40,8 @@ def both(server: RunningServer, inputs: str, **parameters: Any) -> dict[str, Any
 
 def test_characters_of_many_tokens_arrive_whole(server: RunningServer) -> None:
     def copied(text: str) -> tuple[str, list[str], list[str]]:
-        whole = both(server, text, max_new_tokens=12)
-        body = {"prompt": text, "max_tokens": 12, "temperature": 0, "stream": True}
+        whole = both(server, text, max_new_tokens=8)
+        body = {"prompt": text, "max_tokens": 8, "temperature": 0, "stream": True}
         *chunks, _ = server.post("/v1/completions", body).events()
         return text, [token["text"] for token in whole["details"]["tokens"]], [chunk["choices"][0]["text"] for chunk in chunks]
 

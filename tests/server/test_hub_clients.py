@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import BadRequestError, OverloadedError, ValidationError
+from open_requests import Frozen
 from running_server import RunningServer, until
-from test_permits_over_http import Frozen
-from test_watched_server import scrape
+from scraped import scrape
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 EVERYTHING: dict[str, Any] = {

@@ -9,8 +9,8 @@ from typing import Any
 
 import openai
 import pytest
+from open_requests import Frozen
 from running_server import RunningServer, until
-from test_permits_over_http import Frozen
 
 
 @pytest.fixture(scope="module")

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.client import HTTPConnection
 from typing import Any
 
 import pytest
+from open_requests import Frozen, ask
 from running_server import LIMITS, RunningServer, dummy, until
 from scraped import Difference
 
@@ -25,26 +23,6 @@ def four(models: dict[str, Any]) -> Iterator[RunningServer]:
     """A server with four permits, of which two may run at a time."""
     with dummy(models["llama"], *LIMITS, "--max-concurrent-requests", "4", "--max-batch-size", "2", forked=True) as running:
         yield running
-
-
-def ask(server: RunningServer, path: str, body: Any, headers: Mapping[str, str] | None = None) -> HTTPConnection:
-    """Sends a request and does not read its answer."""
-    connection = server.connect()
-    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json", **(headers or {})})
-    return connection
-
-
-class Frozen:
-    """The engine, stopped for a while: what is asked meanwhile stays open."""
-
-    def __init__(self, server: RunningServer) -> None:
-        self._engine = server.engine_process()
-
-    def __enter__(self) -> None:
-        os.kill(self._engine, signal.SIGSTOP)
-
-    def __exit__(self, *_: object) -> None:
-        os.kill(self._engine, signal.SIGCONT)
 
 
 def full(server: RunningServer) -> bool:

@@ -71,7 +71,7 @@ def test_a_damaged_model_is_one_line(tmp_path: Path, file: str, content: bytes, 
     (folder / file).write_bytes(content)
     if file == "tokenizer.json":
         (folder / "model.safetensors").write_bytes(b"")
-    with RunningServer("--model-id", str(folder), "--device", "cpu", wait=False) as server:
+    with RunningServer("--model-id", str(folder), "--device", "cpu", wait=False, forked=True) as server:
         assert server.process.wait(60) == 2
         server._reader.join()
         assert children(server.process.pid) == []
@@ -168,9 +168,8 @@ def test_a_model_of_the_hub_is_looked_for_in_the_cache_that_was_named(models: di
     (repository / "refs").mkdir(parents=True)
     (repository / "refs" / "main").write_text("abc123")
     shutil.copytree(models["llama"], repository / "snapshots" / "abc123")
-    with RunningServer(
-        "--model-id", "someone/tiny", "--huggingface-hub-cache", str(tmp_path), "--weights", "dummy", "--device", "cpu", *LIMITS
-    ) as server:
+    named = ("--model-id", "someone/tiny", "--huggingface-hub-cache", str(tmp_path))
+    with RunningServer(*named, "--weights", "dummy", "--device", "cpu", *LIMITS, forked=True) as server:
         assert server.get("/info").json()["model_id"] == "someone/tiny"
         server.alive()
 
@@ -267,7 +266,7 @@ def test_a_dead_engine_is_told(small_server: RunningServer) -> None:
 
 
 def test_an_engine_that_stands_still_is_told_and_draining_has_an_end(models: dict[str, Path]) -> None:
-    with dummy(models["llama"], *LIMITS, "--stall-seconds", "1", "--drain-seconds", "0") as server:
+    with dummy(models["llama"], *LIMITS, "--stall-seconds", "1", "--drain-seconds", "0", forked=True) as server:
         engine = server.engine_process()
         os.kill(engine, signal.SIGSTOP)
         connection = server.connect()
@@ -281,6 +280,8 @@ def test_an_engine_that_stands_still_is_told_and_draining_has_an_end(models: dic
         connection = server.connect()
         connection.request("POST", "/generate_stream", json.dumps(LONG), {"Content-Type": "application/json"})
         response = connection.getresponse()
-        assert server.end() == 0
+        server.process.send_signal(signal.SIGTERM)
         assert json.loads(response.read().decode().removeprefix("data:"))["error_type"] == "incomplete_generation"
         connection.close()
+        os.kill(engine, signal.SIGCONT)  # else it is killed, as the test of a second signal has it, after a while
+        assert server.process.wait(30) == 0

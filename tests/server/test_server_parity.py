@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import torch
 from checkpoints import FAMILIES, lively, served, stripping_tokenizer
+from open_requests import Frozen
 from running_server import LIMITS, RunningServer, until
-from test_permits_over_http import Frozen
-from test_watched_server import Difference, scrape
+from scraped import Difference, scrape
 from transformers import PreTrainedModel
 
 FEW_PAGES = ("--max-batch-total-tokens", "768")

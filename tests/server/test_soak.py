@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from running_server import LIMITS, RunningServer, dummy, until
+from scraped import Difference, scrape
 from soak_traffic import Traffic
-from test_watched_server import Difference, scrape
 
 SECONDS = float(os.environ.get("SOAK_SECONDS", "30"))
 LIMITED = ("--max-concurrent-requests", "16", "--max-batch-total-tokens", "2048", "--payload-limit", "20000", "--json-output")

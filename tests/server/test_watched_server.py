@@ -15,12 +15,12 @@ from typing import Any
 
 import grpc
 import pytest
+from open_requests import Frozen, ask
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 from running_server import LIMITS, RunningServer, dummy, until
 from scraped import Difference, scrape
 from span_collector import SpanCollector
-from test_permits_over_http import Frozen, ask
 
 CANARY = "canary-7f3e9d"
 SHORT = {"inputs": f"{CANARY} a short one", "parameters": {"max_new_tokens": 3}}
@@ -45,6 +45,17 @@ def watched(models: dict[str, Path], collected: tuple[SpanCollector, int]) -> It
     traced = ("--otlp-endpoint", f"http://127.0.0.1:{collected[1]}", "--json-output", "--payload-limit", "5000")
     with dummy_with(models["llama"], {"OTEL_BSP_SCHEDULE_DELAY": "100"}, *LIMITS, "--max-concurrent-requests", "4", *traced) as running:
         running.alive()
+        yield running
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unheard(models: dict[str, Path]) -> Iterator[RunningServer]:
+    """A server whose collector is away. It has been asked before the other tests, as it takes seconds until it says that."""
+    away = ("--otlp-endpoint", "http://127.0.0.1:9", *LIMITS)
+    with dummy_with(models["llama"], {"OTEL_BSP_SCHEDULE_DELAY": "100", "OTEL_BSP_MAX_QUEUE_SIZE": "600"}, *away) as running:
+        running.alive()
+        for _ in range(20):
+            running.generate("untraced", max_new_tokens=1)
         yield running
 
 
@@ -150,12 +161,18 @@ def test_the_engines_numbers_agree_with_each_other(watched: RunningServer) -> No
 
 
 def test_who_goes_away_takes_nothing_along(watched: RunningServer) -> None:
-    streams = [watched.open_stream("/generate_stream", LONG) for _ in range(4)]
-    assert scrape(watched)["inferometer_kv_pages_in_use"] > 0
-    assert scrape(watched)["tgi_batch_current_max_tokens"] == 4 * (len(LONG["inputs"]) + 400)
-    for connection, response in streams:
+    with Frozen(watched):  # so that none of them has ended before the last begins
+        connections = [ask(watched, "/generate_stream", LONG) for _ in range(4)]
+        until(lambda: scrape(watched)["inferometer_permits_in_use"] == 4)
+    responses = [connection.getresponse() for connection in connections]
+    assert all(response.readline().startswith(b"data:") for response in responses)
+    with Frozen(watched):
+        running = scrape(watched)
+    assert running["inferometer_kv_pages_in_use"] > 0
+    assert running["tgi_batch_current_max_tokens"] == 4 * (len(LONG["inputs"]) + 400)
+    for response in responses:
         response.close()
-        connection.close()
+    leave(connections)
     until(lambda: scrape(watched)["inferometer_kv_pages_in_use"] == scrape(watched)["inferometer_requests_running"] == 0)
     after = scrape(watched)
     assert after["tgi_batch_current_size"] == after["inferometer_permits_in_use"] == 0
@@ -256,20 +273,6 @@ def test_a_span_tells_where_a_requests_time_went(watched: RunningServer, collect
     assert any(item.key == "service.name" and item.value.string_value for item in names[0])
 
 
-def test_a_collector_that_is_away_costs_nobody_anything(models: dict[str, Path], collected: tuple[SpanCollector, int]) -> None:
-    away = ("--otlp-endpoint", "http://127.0.0.1:9", *LIMITS)
-    with dummy_with(models["llama"], {"OTEL_BSP_SCHEDULE_DELAY": "100", "OTEL_BSP_MAX_QUEUE_SIZE": "600"}, *away) as server:
-        server.alive()
-        for _ in range(20):
-            server.generate("untraced", max_new_tokens=1)
-        server.wait_for_log("traces do not reach http://127.0.0.1:9; requests are served without", 60)
-        server.alive()
-        began = time.monotonic()
-        assert server.end() == 0
-        assert time.monotonic() - began < 15
-        assert server.log.count("traces do not reach") == 1
-
-
 def test_a_dead_engine_is_counted_once_for_each_that_it_took_along(models: dict[str, Path]) -> None:
     with dummy(models["llama"], *LIMITS, forked=True) as small_server:
         moved = Difference(small_server)
@@ -283,3 +286,12 @@ def test_a_dead_engine_is_counted_once_for_each_that_it_took_along(models: dict[
         assert moved("tgi_request_count") == moved('tgi_request_failure{err="generation"}') == 3
         assert moved.after["tgi_batch_current_size"] == moved.after["inferometer_permits_in_use"] == 0
         assert small_server.get("/status").json()["health"] == "unhealthy"
+
+
+def test_a_collector_that_is_away_costs_nobody_anything(unheard: RunningServer) -> None:
+    unheard.wait_for_log("traces do not reach http://127.0.0.1:9; requests are served without", 60)
+    unheard.alive()
+    began = time.monotonic()
+    assert unheard.end() == 0
+    assert time.monotonic() - began < 15
+    assert unheard.log.count("traces do not reach") == 1
