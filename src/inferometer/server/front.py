@@ -73,14 +73,16 @@ class Front:
         loop = asyncio.get_running_loop()
         # Of a server that is to outlive its terminal (nohup) SIGHUP stays ignored.
         gone = () if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (signal.SIGHUP,)
-        numbers = (signal.SIGTERM, signal.SIGINT, *gone)
-        for number in numbers:
-            loop.add_signal_handler(number, self._signalled)
+
+        def told(*_: object) -> None:
+            loop.call_soon_threadsafe(self._signalled)
+
+        for number in (signal.SIGTERM, signal.SIGINT, *gone):
+            # Not the loop's own handlers: when those go, signals have their defaults for a moment, in which one more ends the process.
+            signal.signal(number, told)
         try:
             return await self._lived(loop)
         finally:
-            for number in numbers:
-                loop.remove_signal_handler(number)  # which whoever closes the loop does else, and leaves signals their defaults
             hear_no_more()
 
     async def _lived(self, loop: asyncio.AbstractEventLoop) -> int:
