@@ -128,7 +128,9 @@ class Recording:
         from inferometer.engine.sweep_graphs import PROMPT_TOKENS
 
         engine = self._engine
-        life = min(4 * REPEATS * len(PROMPT_TOKENS), self._longest - context)
+        most = min(engine.sweep_tokens - rows, self._longest - 1)
+        sizes = sorted({min(size, most) for size in PROMPT_TOKENS if most > 0})
+        life = min(4 * REPEATS * len(sizes), self._longest - context)
         if not self._fits(rows + 1, max(context, engine.sweep_tokens), life):
             return
         params = SamplingParams(max_new_tokens=max(life, 1), ignore_eos=True)
@@ -136,16 +138,12 @@ class Recording:
             self._add((0,) * context, params)
         for _ in range(rows - 1):
             self._add((0,), params)
-        before = 0
-        for size in PROMPT_TOKENS:
-            tokens = min(size, engine.sweep_tokens - rows, self._longest - 1)
-            if tokens > before:
-                for _ in range(REPEATS):
-                    engine.step()
-                    # Of a token of its own, so that the prefix cache has none of it.
-                    self._add((self._next % engine.model.spec.vocabulary,) * tokens, SamplingParams(max_new_tokens=1, ignore_eos=True))
-                    engine.step()
-            before = size
+        for tokens in sizes:
+            for _ in range(REPEATS):
+                engine.step()
+                # Of a token of its own, so that the prefix cache has none of it.
+                self._add((self._next % engine.model.spec.vocabulary,) * tokens, SamplingParams(max_new_tokens=1, ignore_eos=True))
+                engine.step()
         self._finish()
 
     def _alone(self, prompt: tuple[int, ...]) -> None:
