@@ -35,7 +35,7 @@ PROMPT_COUNTS = (PROMPTS, 32, 128, 256)
 FEW_TOKENS = 512
 """Prompt tokens up to which a sweep is recorded whatever the model, and runs as one pass."""
 
-PROMPT_TOKENS = (16, 32, 64, 128, *range(256, 1025, 128), *range(1280, 2049, 256), *range(2560, 8193, 512))
+PROMPT_TOKENS: tuple[int, ...] = (16, 32, 64, 128, *range(256, 1025, 128), *range(1280, 2049, 256), *range(2560, 8193, 512))
 """Buckets of their tokens."""
 
 LAYER_FLOPS = 3e11
