@@ -107,3 +107,11 @@ def test_what_is_asked_of_them_is_done_or_refused_in_one_line() -> None:
     for quantize in ("int8", "fp8", "gptq", "nonsense"):
         with pytest.raises(UserError, match=f"^--quantize {quantize}: the checkpoint is in mxfp4 already; .*--quantize none .*bfloat16$"):
             asked("gpt-oss-20b", quantize=quantize)
+
+
+@pytest.mark.parametrize("stack", ["native", "vllm", "hf-eager", "flexgen", "deepspeed"])
+@pytest.mark.parametrize("model", ["opt-1.3b", "gpt-oss-20b", "llama-2-7b"])
+def test_parts_add_up_to_the_weights(stack: str, model: str) -> None:
+    """FlexGen's head of its own included, which opt-1.3b's is the embedding's elsewhere."""
+    found = asked(model, stack=stack, dtype="float16")
+    assert sum(found.breakdown["weights_by_part"].values()) == found.memory.weights

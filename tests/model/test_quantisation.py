@@ -91,7 +91,9 @@ def test_what_is_read(config: Any, wanted: Quantisation | None) -> None:
         ({"quant_method": "inferometer", "version": 3, "format": "int8"}, "version 3"),
         ({"quant_method": "inferometer", "version": 2, "format": "awq-kept-head"}, "'awq-kept-head'"),
         ({"quant_method": "inferometer", "version": 1, "format": "gptq"}, "'gptq'"),
+        ({"quant_method": "modelopt"}, "for estimates mxfp4, fp8, fbgemm_fp8"),
         (compressed("marlin-24", INT4), "marlin-24"),
+        (compressed(["pack-quantized"], INT4), "format ['pack-quantized'] is not supported"),  # type: ignore[arg-type]
         (compressed("pack-quantized", INT8), "8 bits"),
         (compressed("pack-quantized", INT4, TOKEN | {"type": "int"}), "activations"),
         (compressed("int-quantized", INT8, TOKEN | {"type": "int", "dynamic": False}), "fixed scale"),

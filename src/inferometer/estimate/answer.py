@@ -13,12 +13,11 @@ from inferometer.estimate.fit import Fit
 from inferometer.estimate.interval import MEMORY_FACTORS, Factors, energy_factors, time_factors, together
 from inferometer.estimate.limits import Limits
 from inferometer.estimate.measuring import measuring
-from inferometer.estimate.memory import Memory
+from inferometer.estimate.memory import Memory, weight_parts
 from inferometer.estimate.request import Request
 from inferometer.estimate.run import Total
 from inferometer.estimate.run_bound import RunBound
 from inferometer.estimate.stored_weights import stored_words
-from inferometer.model.footprint import weight_bytes_by_part
 
 Phase = Literal["forward_ms", "prefill_ms", "decode_token_ms"]
 PHASES: tuple[Phase, ...] = ("forward_ms", "prefill_ms", "decode_token_ms")
@@ -183,7 +182,7 @@ class Estimate:
         """Where memory, energy and time go: bytes by use, joules by phase, milliseconds by kind of op and by op, expected and bound."""
         held, devices = self.memory, self.request.layout.devices
         parts: dict[str, Any] = {
-            "weights_by_part": dict(weight_bytes_by_part(self.request.spec, self.request.formats)),
+            "weights_by_part": dict(weight_parts(self.request.spec, self.request.formats, self.request.stack)),
             "memory_bytes": {
                 "weights": held.weights,
                 "rounding": held.rounding,

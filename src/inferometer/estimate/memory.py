@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -10,7 +10,7 @@ from inferometer.estimate.layout import FLATTENS, Layout
 from inferometer.estimate.stack import Stack, loss_item_bytes
 from inferometer.estimate.workload import Workload
 from inferometer.hardware.device import DeviceSpec
-from inferometer.model.footprint import resident_weight_bytes, weight_bytes_by_layer
+from inferometer.model.footprint import weight_bytes_by_layer, weight_bytes_by_part
 from inferometer.model.formats import NARROW_KV_DTYPES, Formats, kv_bytes_per_token, kv_scale_bytes_per_page
 from inferometer.model.parameters import parameters
 from inferometer.model.placement import Placement, share
@@ -81,11 +81,17 @@ def memory(spec: ModelSpec, formats: Formats, stack: Stack, workload: Workload, 
     )
 
 
+def weight_parts(spec: ModelSpec, formats: Formats, stack: Stack) -> Mapping[str, int]:
+    """What `weight_bytes_by_part` says, with the head of its own that some stacks give a model whose head is the embedding's."""
+    parts = weight_bytes_by_part(spec, formats)
+    if not (stack.unties_head and spec.tied_head):
+        return parts
+    return {**parts, "head": -(-spec.vocabulary // formats.shards) * spec.embedding * formats.item_bytes}
+
+
 def weight_bytes(spec: ModelSpec, formats: Formats, stack: Stack, layout: Layout) -> int:
     """The weights that one device holds."""
-    whole = resident_weight_bytes(spec, formats)
-    if stack.unties_head and spec.tied_head:
-        whole += -(-spec.vocabulary // formats.shards) * spec.embedding * formats.item_bytes
+    whole = sum(weight_parts(spec, formats, stack).values())
     if layout.devices == 1 or layout.parallel == "tensor":
         return whole
     if layout.parallel == "layers":

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from inferometer.estimate.limits import Limits
+from inferometer.estimate.memory import weight_parts
 from inferometer.estimate.request import Request
-from inferometer.model.footprint import weight_bytes_by_part
 from inferometer.model.formats import WeightFormat
 from inferometer.model.parameters import attention_matrices
 from inferometer.model.spec import ModelSpec
@@ -31,7 +31,7 @@ def stored_parts(request: Request) -> Mapping[str, int]:
     host, so that they would not add up to what the device holds."""
     whole = request.layout.devices == 1 or request.layout.parallel == "tensor"
     told = request.stored and whole and not request.offload.weights
-    return weight_bytes_by_part(request.spec, request.formats) if told else {}
+    return weight_parts(request.spec, request.formats, request.stack) if told else {}
 
 
 def _numbers(form: WeightFormat) -> str:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from inferometer.errors import ModelError, shown
 from inferometer.model.formats import WeightFormat
+from inferometer.model.module_names import ModuleNames, read_module_names
 from inferometer.model.parameters import attention_matrices
 from inferometer.model.spec import ModelSpec
 
-_METHODS = ("mxfp4", "fp8", "fbgemm_fp8")
+METHODS = ("mxfp4", "fp8", "fbgemm_fp8")
 _STATED_IN = ("quantization_config", "compression_config")
 _TEXT = "text_config"
 _LARGEST_BLOCK = 2**31 - 1
-_EXPRESSION = "re:"
-"""What a regular expression in compressed-tensors' list begins with."""
 _MXFP4_GROUP = 32
 """Open Compute Project, Microscaling Formats (MX) 1.0: 32 elements share a scale of 8 bits, a power of two."""
 # The modules that a matrix of a layer is made of, under any of the names that families give them.
@@ -55,13 +53,13 @@ class Published:
     """A format of weights as a checkpoint's config.json states it, for one model.
 
     method: its quant_method. element: of one number. block: (rows, inputs) that share a scale; an inputs of None is a whole row, a block
-    of None a whole matrix. kept: modules that are left as they were, as the file names them.
+    of None a whole matrix. kept: modules that are left as they were.
     """
 
     method: str
     element: Literal["mxfp4", "fp8"]
     block: tuple[int, int | None] | None
-    kept: tuple[str, ...] = ()
+    kept: ModuleNames = field(default_factory=ModuleNames)
 
     @property
     def named(self) -> str:
@@ -97,7 +95,6 @@ class Published:
         """Each matrix of a layer, and in how many layers it stays as it is."""
         dense = spec.layers if spec.experts is None else spec.experts.dense_layers
         every, ordinary, mixed = range(spec.layers), range(dense), range(dense, spec.layers)
-        kept = _Names(self.kept)
         attention = {matrix: _ATTENTION[matrix] for matrix in attention_matrices(spec)}
         for layers, modules in ((every, attention), (ordinary, _FEED_FORWARD), (mixed, _EXPERTS)):
             for matrix, names in modules.items():
@@ -106,10 +103,10 @@ class Published:
                 if self.element == "mxfp4" and ".experts." not in matrix:
                     yield matrix, len(layers)  # this method is one of experts
                 else:
-                    yield matrix, sum(_left(kept, names, layer, name) for layer in layers)
+                    yield matrix, sum(_left(self.kept, names, layer, name) for layer in layers)
 
 
-def _left(kept: _Names, names: tuple[tuple[str, ...], ...], layer: int, name: str) -> bool:
+def _left(kept: ModuleNames, names: tuple[tuple[str, ...], ...], layer: int, name: str) -> bool:
     """Whether the modules that a matrix is made of, under one of their names, are left as they were."""
     for modules in names:
         left = [kept.hold(f"model.layers.{layer}.{module}") for module in modules]
@@ -132,11 +129,11 @@ def read_published(config: Mapping[str, Any], name: str) -> Published | None:
     if found is None:
         return None
     method = found.get("quant_method")
-    if method in _METHODS:
-        kept = _modules(found.get("modules_to_not_convert"), name, "modules_to_not_convert")
+    if method in METHODS:
+        kept = read_module_names(found.get("modules_to_not_convert"), name, "modules_to_not_convert")
         if method == "mxfp4":
             return Published(method=method, element="mxfp4", block=(1, _MXFP4_GROUP), kept=kept)
-        kept = kept or _modules(found.get("ignored_layers"), name, "ignored_layers")
+        kept = kept or read_module_names(found.get("ignored_layers"), name, "ignored_layers")
         size = found.get("weight_block_size")
         block = (1, None) if method == "fbgemm_fp8" else None if size is None else _block(size, name, "weight_block_size")
         return Published(method=method, element="fp8", block=block, kept=kept)
@@ -167,7 +164,7 @@ def _compressed(found: Mapping[str, Any], name: str) -> Published | None:
     if (weights.get("num_bits"), weights.get("type"), weights.get("symmetric", True)) != (8, "float", True):
         return None
     block = _block(weights.get("block_structure"), name, "block_structure")
-    kept = _modules(found.get("ignore"), name, "ignore")
+    kept = read_module_names(found.get("ignore"), name, "ignore")
     return Published(method="compressed-tensors", element="fp8", block=block, kept=kept)
 
 
@@ -177,41 +174,3 @@ def _block(value: Any, name: str, option: str) -> tuple[int, int]:
     if len(sizes) != 2 or len(whole) != 2:
         raise ModelError(f"{name}: quantization_config: {option} must be two sizes, as [128, 128], not {shown(value)}")
     return whole[0], whole[1]
-
-
-def _modules(value: Any, name: str, option: str) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
-        raise ModelError(f"{name}: quantization_config: {option} must be a list of modules' names, not {shown(value)}")
-    for each in value:
-        if each.startswith(_EXPRESSION):
-            try:
-                re.compile(each.removeprefix(_EXPRESSION))
-            except re.error as error:
-                raise ModelError(
-                    f"{name}: quantization_config: {option} has {shown(each)}, which is no regular expression: {error}"
-                ) from None
-    return tuple(value)
-
-
-class _Names:
-    """Modules as the file names them: by the whole name, its end, or that of what they lie in; * stands for anything in it."""
-
-    def __init__(self, given: tuple[str, ...]) -> None:
-        plain: list[str] = []
-        others: list[str] = []
-        for each in given:
-            (others if each.startswith(_EXPRESSION) or "*" in each else plain).append(each)
-        self._plain, self._patterns = frozenset(plain), tuple(map(_pattern, others))
-
-    def hold(self, module: str) -> bool:
-        words = module.split(".")
-        runs = (".".join(words[first:last]) for first in range(len(words)) for last in range(first + 1, len(words) + 1))
-        return not self._plain.isdisjoint(runs) or any(pattern.match(module) for pattern in self._patterns)
-
-
-def _pattern(given: str) -> re.Pattern[str]:
-    if given.startswith(_EXPRESSION):
-        return re.compile(given.removeprefix(_EXPRESSION))
-    return re.compile(rf"(?:.*\.)?{'.*'.join(re.escape(part) for part in given.split('*'))}(?:\..*)?\Z")

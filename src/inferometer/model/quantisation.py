@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from inferometer.errors import ModelError, UserError, shown
 from inferometer.model.formats import KEPT_HEAD, KEPT_HEAD_FORMATS, QUANTIZED_FORMATS, ROUNDED_FORMATS, WeightFormat, weight_format
+from inferometer.model.published import METHODS as ESTIMATED
 from inferometer.model.published import read_published
 
 Method = Literal["inferometer", "gptq", "awq", "compressed-tensors"]
@@ -96,7 +97,9 @@ def read_quantisation(config: Mapping[str, Any], name: str) -> Quantisation | No
         )
     if read_published(config, name) is not None:
         raise options.error(_ONLY_ESTIMATED)
-    raise options.error(f"not supported, only {', '.join(METHODS)}; use the checkpoint before quantisation")
+    raise options.error(
+        f"not supported, only {', '.join(METHODS)}, and for estimates {', '.join(ESTIMATED)}; use the checkpoint before quantisation"
+    )
 
 
 def stored_format(config: Mapping[str, Any], name: str) -> str | None:
@@ -195,7 +198,7 @@ def _compressed(options: _Options) -> Quantisation:
         raise options.error("sparsity_config is not supported; use the checkpoint before it was made sparse")
     form = group.get("format") or options.raw("format")
     weights = group.get("weights")
-    if form not in _COMPRESSED or not isinstance(form, str):
+    if not isinstance(form, str) or form not in _COMPRESSED:
         raise options.error(f"format {shown(form)} is not supported, only {', '.join(_COMPRESSED)}")
     if not isinstance(weights, Mapping):
         raise options.error(f"weights must be an object, not {shown(weights)}")
