@@ -212,3 +212,19 @@ def test_what_is_allowed_is_not_complained_of(tmp_path: Path, file: str, code: s
     planted.parent.mkdir(parents=True)
     planted.write_text(code)
     assert violations(tmp_path) == []
+
+
+def test_no_test_file_imports_another() -> None:
+    """Which would run its module code once more under a second name: what several share is a module beside them."""
+    files = sorted(Path(__file__).parent.rglob("test_*.py"))
+    names = {file.stem for file in files}
+    found = [(file.name, name) for file in files for name in _imported(file) if name.rpartition(".")[2] in names]
+    assert found == []
+
+
+def _imported(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
