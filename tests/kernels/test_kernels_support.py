@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from inferometer.kernels import decode_kernels, decode_launch, gate, ragged_prefill, support
+from inferometer.kernels import decode_launch, decode_span, gate, ragged_prefill, support
 from inferometer.kernels.support import Tiles, look_up, power_of_two, usable
 
 MODULES = "gate, kv_write, norm, paged_decode, ragged_prefill, rotary_write, skinny, skinny_choice"
@@ -77,7 +77,7 @@ def test_a_gpu_needs_triton_and_a_certain_age(
 
 def test_a_kernel_is_no_function_of_python() -> None:
     with pytest.raises(TypeError, match="span_of is called by other kernels"):
-        decode_kernels.span_of(1, 2, 3, 4)
+        decode_span.span_of(1, 2, 3, 4)
 
 
 class Launched:

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from inferometer.kernels.arrivals import MOST_ARRIVALS, arrivals
-from inferometer.kernels.decode_kernels import attend_alone, attend_group
+from inferometer.kernels.decode_alone import attend_alone
+from inferometer.kernels.decode_group import attend_group
 from inferometer.kernels.decode_launch import AHEAD, GROUPED, RESIDENT, Cut, cut, launch_for
 from inferometer.kernels.kv_scaled import PageScales, bytes_of, kind_of, wide_rows
 from inferometer.kernels.kv_write import kv_write_torch
