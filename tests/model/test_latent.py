@@ -79,6 +79,13 @@ def test_what_is_no_count_is_refused_with_the_counts_that_are(option: str, value
         read_outline(V2_LITE | {option: value}, "lite")
 
 
+@pytest.mark.parametrize("every", [2, 27])
+def test_experts_in_every_other_layer_are_refused_as_their_bytes_are_not_priced(every: int) -> None:
+    assert read_outline(V2_LITE | {"moe_layer_freq": 1}, "lite") == read_outline(V2_LITE, "lite")
+    with pytest.raises(ModelError, match=f"^lite: moe_layer_freq = {every} is not supported: experts in some layers alone"):
+        read_outline(V2_LITE | {"moe_layer_freq": every}, "lite")
+
+
 @pytest.mark.parametrize("spec", [v3(), read_outline(V2_LITE, "lite")], ids=["v3", "v2-lite"])
 def test_every_map_is_multiplied_once_a_token_and_read_once(spec: ModelSpec) -> None:
     dense = replace(spec, experts=None, layers=3)

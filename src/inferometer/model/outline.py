@@ -86,6 +86,8 @@ def _deepseek(options: Options) -> ModelSpec:
     options.require(
         *SIZES, "n_routed_experts", "moe_intermediate_size", "kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"
     )
+    if options.size("moe_layer_freq", 1) != 1:
+        raise options.unsupported("moe_layer_freq", "experts in some layers alone are not estimated")
     third = options.raw("model_type") == "deepseek_v3"
     latent = Latent(
         rank=options.size("kv_lora_rank"),
