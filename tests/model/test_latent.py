@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from inferometer.errors import ModelError
 from inferometer.model.footprint import resident_weight_bytes
 from inferometer.model.formats import Formats, kv_bytes_per_token
 from inferometer.model.ops import Op, kv_bytes, tensor_flops, weight_bytes
@@ -62,6 +63,27 @@ def test_v2_lite_makes_queries_of_the_hidden_state() -> None:
     assert parameter_count(spec) / 1e9 == pytest.approx(15.7, abs=0.05)
     assert spec.unrun == "mixtures of experts"
     assert replace(spec, experts=None).unrun == "latent attention"
+
+
+def test_no_shared_experts_may_be_said_as_0_or_null() -> None:
+    none = read_outline(V2_LITE | {"n_shared_experts": 0}, "lite")
+    assert none == read_outline(V2_LITE | {"n_shared_experts": None}, "lite")
+    assert none.experts is not None
+    assert none.experts.shared == 0
+
+
+@pytest.mark.parametrize("option", ["n_shared_experts", "first_k_dense_replace"])
+@pytest.mark.parametrize("value", [-1, False, 0.0, 2**31])
+def test_what_is_no_count_is_refused_with_the_counts_that_are(option: str, value: Any) -> None:
+    with pytest.raises(ModelError, match=f"^lite: {option} must be a whole number from 0 to 2147483647, not {value}$"):
+        read_outline(V2_LITE | {option: value}, "lite")
+
+
+@pytest.mark.parametrize("every", [2, 27])
+def test_experts_in_every_other_layer_are_refused_as_their_bytes_are_not_priced(every: int) -> None:
+    assert read_outline(V2_LITE | {"moe_layer_freq": 1}, "lite") == read_outline(V2_LITE, "lite")
+    with pytest.raises(ModelError, match=f"^lite: moe_layer_freq = {every} is not supported: experts in some layers alone"):
+        read_outline(V2_LITE | {"moe_layer_freq": every}, "lite")
 
 
 @pytest.mark.parametrize("spec", [v3(), read_outline(V2_LITE, "lite")], ids=["v3", "v2-lite"])

@@ -44,7 +44,7 @@ class Layout:
         if self.parallel == "layers":
             return (*whole, self._transfer(spec, step, formats))
         # Heads that the devices divide: attention is not cut here, and its ops are not taken from this list.
-        divided = replace(spec, heads=self.devices, kv_heads=self.devices)
+        divided = replace(spec, heads=self.devices, kv_heads=spec.kv_heads if spec.latent else self.devices)
         cut = {op.name: op for op in work(divided, step, replace(formats, shards=self.devices)) if op.name in _FEED_FORWARD}
         ops: list[Op] = []
         for op in whole:

@@ -12,7 +12,7 @@ from typing import Any
 from inferometer.errors import ModelError, shown
 from inferometer.model.config import read_spec
 from inferometer.model.families import FAMILIES
-from inferometer.model.families.options import Options
+from inferometer.model.families.options import LARGEST_SIZE, Options
 from inferometer.model.outlined import SIZES, llama_like, mixture, ordinary_layers, ungated
 from inferometer.model.published import read_published, without_format
 from inferometer.model.quantisation import read_quantisation
@@ -86,6 +86,8 @@ def _deepseek(options: Options) -> ModelSpec:
     options.require(
         *SIZES, "n_routed_experts", "moe_intermediate_size", "kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"
     )
+    if options.size("moe_layer_freq", 1) != 1:
+        raise options.unsupported("moe_layer_freq", "experts in some layers alone are not estimated")
     third = options.raw("model_type") == "deepseek_v3"
     latent = Latent(
         rank=options.size("kv_lora_rank"),
@@ -94,20 +96,29 @@ def _deepseek(options: Options) -> ModelSpec:
         values=options.size("v_head_dim"),
         query_rank=options.optional_size("q_lora_rank"),
     )
-    width, first = options.size("moe_intermediate_size"), options.raw("first_k_dense_replace", 3 if third else 0)
+    width = options.size("moe_intermediate_size")
+    dense = _count(options, "first_k_dense_replace", 3 if third else 0)
     experts = mixture(
         options,
         options.size("n_routed_experts"),
         options.size("num_experts_per_tok", 8 if third else 6),
         width,
-        shared=(options.optional_size("n_shared_experts") or 0) * width,
-        dense_layers=0 if first == 0 else min(options.layers("num_hidden_layers"), options.size("first_k_dense_replace", 3)),
+        shared=0 if options.raw("n_shared_experts") is None else _count(options, "n_shared_experts", 0) * width,
+        dense_layers=min(options.layers("num_hidden_layers"), dense),
     )
     size = latent.unrotated + latent.rotated
     return llama_like(
         options, family=str(options.raw("model_type")), experts=experts, latent=latent, kv_heads=1, head_size=size,
         attention_scale=size**-0.5, qkv_bias=False,
     )  # fmt: skip
+
+
+def _count(options: Options, option: str, default: int) -> int:
+    """A whole number, of which 0 is one."""
+    value = options.raw(option, default)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= LARGEST_SIZE:
+        raise options.malformed(option, f"a whole number from 0 to {LARGEST_SIZE}")
+    return value
 
 
 def _gemma(options: Options) -> ModelSpec:

@@ -1,0 +1,16 @@
+"""Feed-forward blocks cut over devices, beside attention that each has whole."""
+
+from __future__ import annotations
+
+from inferometer.estimate.layout import Layout
+from inferometer.model.formats import Formats
+from inferometer.model.presets import PRESETS
+from inferometer.model.step import decode_equal
+
+
+def test_latent_attention_stays_whole_beside_blocks_that_are_cut() -> None:
+    spec, step, formats = PRESETS["deepseek-v3"].spec(), decode_equal(2, 7), Formats()
+    whole = {op.name: op for op in Layout().ops(spec, step, formats)}
+    cut = {op.name: op for op in Layout(devices=2, parallel="mlp-tensor").ops(spec, step, formats)}
+    assert {name: op for name, op in cut.items() if op.kind == "attention"} == {n: op for n, op in whole.items() if op.kind == "attention"}
+    assert 2 * cut["feed_forward_down"].flops == whole["feed_forward_down"].flops
