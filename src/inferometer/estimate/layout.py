@@ -56,7 +56,11 @@ class Layout:
         return tuple(ops)
 
     def check(self, spec: ModelSpec) -> None:
-        """Raises UserError where the devices have nothing to do."""
+        """Raises UserError where the devices have nothing to do, or would cut what is not known to be cut so."""
+        if self.parallel == "mlp-tensor" and self.devices > 1 and spec.experts is not None:
+            raise UserError(
+                f"--parallel mlp-tensor cuts feed-forward blocks, and those of {spec.name} are mixtures of experts; use --parallel tensor"
+            )
         if self.parallel == "layers" and self.devices > spec.layers:
             raise UserError(
                 f"--parallel layers: {spec.name} has {spec.layers} layers, too few for {self.devices} GPUs; use --gpus {spec.layers}"
