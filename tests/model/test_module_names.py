@@ -61,6 +61,11 @@ def test_an_expression_that_could_take_for_ever_is_refused(entry: str) -> None:
     assert "\n" not in str(refused.value)
 
 
+def test_an_escaped_bracket_does_not_end_a_comment() -> None:
+    assert not read_module_names([r"re:(?#\)]*)lm_head"], "a", "ignore").hold(LAYER)
+    assert read_module_names([r"re:(?#\)]*)lm_head"], "a", "ignore").hold("lm_head")
+
+
 def test_many_wildcards_are_quick() -> None:
     names = read_module_names(["*".join("model" * 40) + "z"], "a", "ignore")
     assert not any(names.hold("model." * 200 + str(layer)) for layer in range(50))

@@ -20,7 +20,7 @@ _MOST_STEPS: Final = 2_000_000
 """Of a whole list, for a name: a model has some thousand of them, and Python takes 10^8 steps a second."""
 # Escapes, classes and comments are passed over; what makes the engine try again is named.
 _TOKEN = re.compile(
-    r"\\.|\[\^?\]?(?:\\.|[^\\\]])*\]|\(\?#[^)]*\)|(?P<verbose>\(\?[a-zA-Z-]*x)|(?P<open>\(\??)|(?P<close>\))|(?P<bar>\|)"
+    r"\\.|\[\^?\]?(?:\\.|[^\\\]])*\]|\(\?#(?:\\.|[^)\\])*\)|(?P<verbose>\(\?[a-zA-Z-]*x)|(?P<open>\(\??)|(?P<close>\))|(?P<bar>\|)"
     r"|(?P<perhaps>\?)[?+]?|(?P<repeat>[*+]|\{\d+(?:,\d*)?\}|\{,\d+\})[?+]?|.",
     re.DOTALL,
 )
