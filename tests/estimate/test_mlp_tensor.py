@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from inferometer.errors import UserError
@@ -22,7 +24,7 @@ def test_latent_attention_stays_whole_beside_blocks_that_are_cut() -> None:
 
 @pytest.mark.parametrize("model", ["gpt-oss-20b", "deepseek-v3", "qwen3-30b-a3b-fp8"])
 def test_mixtures_of_experts_are_not_cut_so(model: str) -> None:
-    asked = {"batch_size": 1, "sequence_length": 64, "decode_length": 4, "parallel": "mlp-tensor"}
+    asked: dict[str, Any] = {"batch_size": 1, "sequence_length": 64, "decode_length": 4, "parallel": "mlp-tensor"}
     with pytest.raises(UserError, match=rf"of {model} are mixtures of experts; use --parallel tensor"):
-        estimate(model, "h200", gpus=8, **asked)  # type: ignore[arg-type]
-    estimate(model, "h200", gpus=1, **asked)  # type: ignore[arg-type]
+        estimate(model, "h200", gpus=8, **asked)
+    estimate(model, "h200", gpus=1, **asked)

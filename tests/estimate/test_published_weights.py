@@ -51,10 +51,11 @@ def test_a_step_is_as_much_faster_as_its_bytes_are_fewer_and_arithmetic_stays_th
 def test_more_rows_never_take_less(stack: str) -> None:
     """Whatever kernels of ours do with weights of other formats, at so many rows one thing and at more another."""
     times = [
-        asked("gpt-oss-20b", stack=stack, sequence_length=length, decode_length=1).prefill_ms for length in (256, 512, 528, 1024, 2048)
+        asked("gpt-oss-20b", stack=stack, sequence_length=length, decode_length=1).prefill_ms or 0.0
+        for length in (256, 512, 528, 1024, 2048)
     ]
-    assert all(time is not None for time in times)
-    assert sorted(times, key=float) == times  # type: ignore[arg-type]
+    assert times[0] > 0
+    assert sorted(times) == times
 
 
 def test_more_tokens_touch_more_experts() -> None:

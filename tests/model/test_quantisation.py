@@ -19,7 +19,7 @@ FP8 = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "channel"}
 TOKEN = {"num_bits": 8, "symmetric": True, "dynamic": True, "strategy": "token"}
 
 
-def compressed(form: str, weights: Any, activations: Any = None, **more: Any) -> dict[str, Any]:
+def compressed(form: Any, weights: Any, activations: Any = None, **more: Any) -> dict[str, Any]:
     scheme = {"targets": ["Linear"], "weights": weights, "input_activations": activations}
     return {"quant_method": "compressed-tensors", "format": form, "config_groups": {"group_0": scheme}, "ignore": ["lm_head"], **more}
 
@@ -93,7 +93,7 @@ def test_what_is_read(config: Any, wanted: Quantisation | None) -> None:
         ({"quant_method": "inferometer", "version": 1, "format": "gptq"}, "'gptq'"),
         ({"quant_method": "modelopt"}, "for estimates mxfp4, fp8, fbgemm_fp8"),
         (compressed("marlin-24", INT4), "marlin-24"),
-        (compressed(["pack-quantized"], INT4), "format ['pack-quantized'] is not supported"),  # type: ignore[arg-type]
+        (compressed(["pack-quantized"], INT4), "format ['pack-quantized'] is not supported"),
         (compressed("pack-quantized", INT8), "8 bits"),
         (compressed("pack-quantized", INT4, TOKEN | {"type": "int"}), "activations"),
         (compressed("int-quantized", INT8, TOKEN | {"type": "int", "dynamic": False}), "fixed scale"),

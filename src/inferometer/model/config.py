@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from inferometer.errors import ModelError, shown
-from inferometer.model.families import family_for
+from inferometer.model.families import MODEL_TYPES, family_for
+from inferometer.model.outlined_families import OUTLINED
 from inferometer.model.quantisation import read_quantisation
 from inferometer.model.spec import ModelSpec
 
@@ -19,6 +20,10 @@ def read_spec(config: Mapping[str, Any], name: str) -> ModelSpec:
     """
     if not isinstance(config, Mapping):
         raise ModelError(f"{name}: the configuration must be an object, not {shown(config)}")
+    kind = config.get("model_type")
+    if isinstance(kind, str) and kind in OUTLINED:
+        run = ", ".join(MODEL_TYPES)
+        raise ModelError(f"{name}: model_type '{kind}' is estimated (`inferometer estimate`) and not run; the types that run are {run}")
     try:
         family = family_for(config)
     except ModelError as error:

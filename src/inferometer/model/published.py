@@ -11,10 +11,9 @@ from inferometer.model.formats import WeightFormat
 from inferometer.model.module_names import ModuleNames, read_module_names
 from inferometer.model.parameters import attention_matrices
 from inferometer.model.spec import ModelSpec
+from inferometer.model.stated_format import stated_format
 
 METHODS = ("mxfp4", "fp8", "fbgemm_fp8")
-_STATED_IN = ("quantization_config", "compression_config")
-_TEXT = "text_config"
 _LARGEST_BLOCK = 2**31 - 1
 _MXFP4_GROUP = 32
 """Open Compute Project, Microscaling Formats (MX) 1.0: 32 elements share a scale of 8 bits, a power of two."""
@@ -125,8 +124,8 @@ def read_published(config: Mapping[str, Any], name: str) -> Published | None:
 
     Raises ModelError, one line, for values that make no sense.
     """
-    found = _stated(config)
-    if found is None:
+    found = stated_format(config)
+    if not isinstance(found, Mapping):
         return None
     method = found.get("quant_method")
     if method in METHODS:
@@ -138,20 +137,6 @@ def read_published(config: Mapping[str, Any], name: str) -> Published | None:
         block = (1, None) if method == "fbgemm_fp8" else None if size is None else _block(size, name, "weight_block_size")
         return Published(method=method, element="fp8", block=block, kept=kept)
     return _compressed(found, name) if method == "compressed-tensors" else None
-
-
-def without_format(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of the same model with plain weights."""
-    plain = {key: value for key, value in config.items() if key not in _STATED_IN}
-    if isinstance(plain.get(_TEXT), Mapping):
-        plain[_TEXT] = {key: value for key, value in plain[_TEXT].items() if key not in _STATED_IN}
-    return plain
-
-
-def _stated(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    parts = [part for part in (config, config.get(_TEXT)) if isinstance(part, Mapping)]
-    found = next((part[key] for part in parts for key in _STATED_IN if part.get(key)), None)
-    return found if isinstance(found, Mapping) else None
 
 
 def _compressed(found: Mapping[str, Any], name: str) -> Published | None:

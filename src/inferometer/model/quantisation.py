@@ -10,6 +10,7 @@ from inferometer.errors import ModelError, UserError, shown
 from inferometer.model.formats import KEPT_HEAD, KEPT_HEAD_FORMATS, QUANTIZED_FORMATS, ROUNDED_FORMATS, WeightFormat, weight_format
 from inferometer.model.published import METHODS as ESTIMATED
 from inferometer.model.published import read_published
+from inferometer.model.stated_format import stated_format
 
 Method = Literal["inferometer", "gptq", "awq", "compressed-tensors"]
 METHODS: tuple[Method, ...] = ("inferometer", "gptq", "awq", "compressed-tensors")
@@ -73,9 +74,8 @@ def read_quantisation(config: Mapping[str, Any], name: str) -> Quantisation | No
     Raises ModelError, one line, for a method or an option that is not run (those of model.published among them, which are estimated),
     and for values that make no sense.
     """
-    parts = [part for part in (config, config.get("text_config")) if isinstance(part, Mapping)]
-    found = next((part[key] for part in parts for key in ("quantization_config", "compression_config") if part.get(key)), None)
-    if not found:
+    found = stated_format(config)
+    if found is None:
         return None
     if not isinstance(found, Mapping):
         raise ModelError(f"{name}: quantization_config must be an object, not {shown(found)}")

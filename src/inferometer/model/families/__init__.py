@@ -14,15 +14,17 @@ from inferometer.model.families.gpt_bigcode import GPT_BIGCODE
 from inferometer.model.families.llama import LLAMA
 from inferometer.model.families.opt import OPT
 
-__all__ = ["FAMILIES", "family", "family_for"]
+__all__ = ["FAMILIES", "MODEL_TYPES", "family", "family_for"]
 
 FAMILIES: tuple[Family, ...] = (BLOOM, OPT, GPT2, GPT_BIGCODE, LLAMA, BERT)
+MODEL_TYPES = tuple(kind for entry in FAMILIES for kind in entry.model_types)
+"""Those that run, as config.json names them."""
 
 
 def family_for(config: Mapping[str, Any] | str) -> Family:
     """The family that answers for a configuration or a "model_type". Raises ModelError, naming the type, if none does."""
     kind = config if isinstance(config, str) else config.get("model_type")
-    known = ", ".join(name for entry in FAMILIES for name in entry.model_types)
+    known = ", ".join(MODEL_TYPES)
     if kind is None:
         raise ModelError(f'the configuration has no "model_type"; the types are {known}')
     for entry in FAMILIES:
