@@ -61,6 +61,13 @@ def test_document_001_by_its_flags(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["forward_only"] is True
 
 
+def test_a_host_that_is_in_no_published_time_is_said_not_to_be_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["estimate", "opt-1.3b", "--device", "h200", "--batch-size", "1", "--sequence-length", "128", "--forward-only", "--stack"]
+    for stack, said in (("torch-eager-forward", "the host, not counted"), ("hf-eager", "the host, beside")):
+        assert main([*asked, stack]) == 0
+        assert next(line for line in capsys.readouterr().out.splitlines() if line.startswith("the host")).startswith(f"{said}  ")
+
+
 def test_what_does_not_fit_ends_well_unless_fit_is_required(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["estimate", "llama-2-70b", "--device", "rtx-4090"]
     assert main(asked) == 0

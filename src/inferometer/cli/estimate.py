@@ -265,7 +265,8 @@ def _kinds(found: Estimate) -> list[str]:
     rows += [
         (kind, *(_ms(part[kind]) for _, each in phases for part in (each.cost.kinds, each.bound.kinds))) for kind in phases[0][1].cost.kinds
     ]
-    rows.append(("the host, beside", *(cell for _, each in phases for cell in (_ms(each.cost.host_ms), ""))))
+    host = "the host, beside" if found.request.stack.counts_host else "the host, not counted"
+    rows.append((host, *(cell for _, each in phases for cell in (_ms(each.cost.host_ms), ""))))
     if any(each.cost.stream_ms for _, each in phases):
         rows.append(("host link, beside", *(_ms(part) for _, each in phases for part in (each.cost.stream_ms, each.bound.stream_ms))))
     return _table(rows)
