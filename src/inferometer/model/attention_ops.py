@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from inferometer.model.formats import Formats
-from inferometer.model.op_maker import NORM_FLOPS, OpMaker
+from inferometer.model.op_maker import OpMaker
 from inferometer.model.ops import Op
 from inferometer.model.spec import Latent, ModelSpec
 from inferometer.model.step import Step
@@ -42,7 +42,7 @@ class AttentionOps(OpMaker):
         for name, outputs, inputs, normed in maps:
             yield from self.maps(name, tokens, outputs, inputs, matrix=f"attention.{name}", biases=0, count=spec.layers)
             if normed:
-                yield self.elements_norm(f"{name}_norm", normed, normed)
+                yield self.norm_of(f"{name}_norm", normed, normed, "rms", count=spec.layers)
 
     def attention(self) -> Iterator[Op]:
         """Scores, softmax, values. Keys and values of earlier tokens come from the cache; this step's own are activations."""
@@ -96,22 +96,6 @@ class AttentionOps(OpMaker):
             "attention_scores": (pairs - far) * self.query + far * self.heads * latent.cached,
             "attention_values": (pairs - far) * self.attended + far * self.heads * latent.rank,
         }
-
-    def elements_norm(self, name: str, width: int, weights: int) -> Op:
-        """A norm of `width` elements of each token, by so many weights."""
-        elements = self.tokens * width
-        return Op(
-            kind="norm",
-            name=name,
-            shape=(self.tokens, width),
-            unit="vector",
-            dtype=self.formats.dtype,
-            count=self.spec.layers,
-            flops=NORM_FLOPS["rms"] * elements,
-            bytes_read=weights * self.item,
-            weight_bytes=weights * self.item,
-            activation_bytes=2 * elements * self.item,
-        )
 
     def kv_write(self) -> Op:
         written = self.tokens * self.cached * self.formats.kv_item_bytes

@@ -76,18 +76,23 @@ class OpMaker:
 
     def norm(self, name: str, *, count: int) -> Op:
         """A norm over the hidden states."""
-        spec, elements = self.spec, self.tokens * self.spec.hidden
+        spec = self.spec
         vectors = 0 if not spec.norm_affine else 2 if spec.norm == "layer" else 1
+        return self.norm_of(name, spec.hidden, vectors * spec.hidden, spec.norm, count=count)
+
+    def norm_of(self, name: str, width: int, weights: int, kind: NormKind, *, count: int) -> Op:
+        """A norm of `width` elements of each token, by so many weights."""
+        elements = self.tokens * width
         return Op(
             kind="norm",
             name=name,
-            shape=(self.tokens, spec.hidden),
+            shape=(self.tokens, width),
             unit="vector",
             dtype=self.formats.dtype,
             count=count,
-            flops=NORM_FLOPS[spec.norm] * elements,
-            bytes_read=vectors * spec.hidden * self.item,
-            weight_bytes=vectors * spec.hidden * self.item,
+            flops=NORM_FLOPS[kind] * elements,
+            bytes_read=weights * self.item,
+            weight_bytes=weights * self.item,
             activation_bytes=2 * elements * self.item,
         )
 

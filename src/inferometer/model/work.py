@@ -89,7 +89,7 @@ class _Builder(AttentionOps):
         else:
             yield from self.latent_maps(spec.latent)
         if spec.query_key_norm:
-            yield self.elements_norm("query_key_norm", self.query + self.kv, 2 * spec.head_size)
+            yield self.norm_of("query_key_norm", self.query + self.kv, 2 * spec.head_size, "rms", count=layers)
         if isinstance(spec.positions, Rotary):
             turned = self.query + self.kv if spec.latent is None else (self.heads + 1) * spec.latent.rotated
             yield self.elementwise("rotary", "rotary", turned, flops=_ROTARY_FLOPS, reads=1)
