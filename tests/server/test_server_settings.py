@@ -112,6 +112,10 @@ def test_fewer_permits_lower_what_nobody_asked_for() -> None:
 
 def test_a_batch_size_is_a_budget_of_tokens() -> None:
     assert ServerSettings(max_batch_size=3).batch_total_tokens == 3 * 1512
+    assert ServerSettings(max_batch_size=3, max_batch_total_tokens=2000).batch_total_tokens == 2000
+    assert ServerSettings(max_batch_size=3, max_batch_total_tokens=9000).batch_total_tokens == 3 * 1512
+    with pytest.raises(UserError, match="--max-batch-total-tokens 100 is less than --max-total-tokens 1512"):
+        ServerSettings(max_batch_size=3, max_batch_total_tokens=100)
 
 
 def test_what_has_no_effect_says_why() -> None:

@@ -156,10 +156,9 @@ class ServerSettings:
 
     @property
     def batch_total_tokens(self) -> int | None:
-        """Tokens that all running requests may hold together; None for as many as there is memory for."""
-        if self.max_batch_size is not None:
-            return self.max_batch_size * self.total_tokens
-        return self.max_batch_total_tokens
+        """Tokens that all running requests may hold together, by both flags; None for as many as there is memory for."""
+        of_size = None if self.max_batch_size is None else self.max_batch_size * self.total_tokens
+        return min((each for each in (of_size, self.max_batch_total_tokens) if each is not None), default=None)
 
     def _check_lengths(self) -> None:
         if (self.max_total_tokens is not None or self.max_input_length is not None) and self.input_length >= self.total_tokens:

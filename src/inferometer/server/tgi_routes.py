@@ -140,7 +140,7 @@ def _info(service: Service) -> dict[str, object]:
         "max_input_length": settings.input_length,
         "max_total_tokens": settings.total_tokens,
         "waiting_served_ratio": settings.waiting_served_ratio,
-        "max_batch_total_tokens": settings.batch_total_tokens or ready.pages * ready.page_size,
+        "max_batch_total_tokens": service.batch_total_tokens,
         "max_waiting_tokens": settings.max_waiting_tokens,
         "validation_workers": settings.validation_workers,
         "version": __version__,
