@@ -175,7 +175,7 @@ class Service:
 
     @property
     def text_limit(self) -> int:
-        """Most tokens of a text to be embedded."""
+        """Most tokens of a prompt or, which may be fewer than the model has positions for, of a text to be embedded."""
         limit = self.ready.text_limit
         return self.settings.input_length if limit is None else min(limit, self.settings.input_length)
 

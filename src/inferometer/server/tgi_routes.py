@@ -137,7 +137,7 @@ def _info(service: Service) -> dict[str, object]:
         "max_concurrent_requests": settings.max_concurrent_requests,
         "max_best_of": settings.max_best_of,
         "max_stop_sequences": settings.max_stop_sequences,
-        "max_input_length": settings.input_length,
+        "max_input_length": service.text_limit,
         "max_total_tokens": settings.total_tokens,
         "waiting_served_ratio": settings.waiting_served_ratio,
         "max_batch_total_tokens": service.batch_total_tokens,
