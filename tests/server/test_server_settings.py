@@ -88,6 +88,9 @@ def test_a_variable_that_cannot_be_read_is_named() -> None:
         ({"api_key": " "}, "--api-key is empty"),
         ({"sharded": True, "num_shard": 1}, "--sharded true needs --num-shard of at least 2"),
         ({"queue_seconds": 0.0}, "--queue-seconds must be above 0"),
+        ({"gpu_memory": float("inf")}, "--gpu-memory must be a number of GiB, not inf"),
+        ({"host_memory": float("inf")}, "--host-memory must be a number of GiB, not inf"),
+        ({"seed": 2**64}, r"--seed must be below 2\^64, not 18446744073709551616"),
     ],
 )
 def test_what_cannot_be_is_refused(values: dict[str, Any], complaint: str) -> None:
