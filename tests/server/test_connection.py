@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -19,13 +20,27 @@ BODY = b'{"inputs":"x","parameters":{"max_new_tokens":2}}'
 HEAD = b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n" % len(BODY)
 
 
+LIMITS = ("--max-input-length", "3000", "--max-total-tokens", "4000", "--gpu-memory", "0.25", "--max-concurrent-requests", "32")
+
+
 @pytest.fixture(scope="module")
-def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """A server with little patience and 32 permits, whose answers can be large enough to fill every buffer on the way."""
-    folder: Path = tiny_model(tmp_path_factory.mktemp("hasty"), "llama", max_position_embeddings=4096, eos_token_id=299)
-    limits = ("--max-input-length", "3000", "--max-total-tokens", "4000", "--gpu-memory", "0.25", "--max-concurrent-requests", "32")
-    with dummy(folder, *limits, "--client-seconds", "1", forked=True) as running:
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One whose answers can be large enough to fill every buffer on the way."""
+    return tiny_model(tmp_path_factory.mktemp("hasty"), "llama", max_position_embeddings=4096, eos_token_id=299)
+
+
+@pytest.fixture(scope="module")
+def hasty(model: Path) -> Iterator[RunningServer]:
+    """A server of it with little patience and 32 permits."""
+    with dummy(model, *LIMITS, "--client-seconds", "1", forked=True) as running:
         yield running
+
+
+def large(tokens: int) -> bytes:
+    """A request for a stream that begins with 200 kB for each of 32 choices."""
+    repeated = {"prompt": [200] * 2500, "echo": True, "logprobs": 0}
+    body = json.dumps({**repeated, "n": 32, "max_tokens": tokens, "stream": True, "ignore_eos": True}).encode()
+    return b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
 
 
 class Bare:
@@ -130,14 +145,25 @@ def test_who_does_not_finish_is_not_waited_for(hasty: RunningServer) -> None:
 
 def test_who_does_not_read_gives_the_permit_back(hasty: RunningServer) -> None:
     hasty.alive()
-    repeated = {"prompt": [200] * 2500, "echo": True, "logprobs": 0}  # 200 kB a choice at once
-    body = json.dumps({**repeated, "n": 32, "max_tokens": 1000, "stream": True, "ignore_eos": True}).encode()
-    sent = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-    with Bare(hasty, sent, buffer=4096):
+    with Bare(hasty, large(1000), buffer=4096):
         # Looked at from outside: another request might have the last permit just when this one needs all of them.
         until(lambda: scrape(hasty)["inferometer_permits_in_use"] == 32)
         until(lambda: scrape(hasty)["inferometer_permits_in_use"] == 0)
     hasty.alive()
+
+
+def test_an_end_waits_neither_for_a_body_nor_for_a_reader(model: Path) -> None:
+    with dummy(model, *LIMITS, "--drain-seconds", "1") as server, ExitStack() as clients:
+        half = clients.enter_context(Bare(server, HEAD + b"\r\n" + BODY[:10]))
+        clients.enter_context(Bare(server, large(1000), buffer=4096))
+        until(lambda: scrape(server)["inferometer_permits_in_use"] == 32)
+        until(lambda: scrape(server)["inferometer_emitted_tokens_total"] >= 32 * 2)  # and there is more to be written than it reads
+        assert server.end() == 0
+        assert half.answer() == (503, {"error": "The server is shutting down", "error_type": "overloaded"})
+        server._reader.join()
+        assert re.search(r"POST /v1/completions 200 (dropped|incomplete_generation)", server.log)
+        assert "POST /generate 499 dropped" in server.log
+        assert "Traceback" not in server.log
 
 
 def test_an_upgrade_that_is_offered_is_passed_over(hasty: RunningServer) -> None:

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
@@ -19,7 +20,7 @@ from pathlib import Path
 import pytest
 from running_server import LIMITS, SOURCE, START_SECONDS, RunningServer, until
 
-from inferometer.server.log import JsonFormatter, PatientHandler
+from inferometer.server.log import FLUSH_SECONDS, JsonFormatter, PatientHandler
 
 
 def record(message: str, **fields: object) -> logging.LogRecord:
@@ -49,6 +50,30 @@ def test_nobody_waits_for_a_reader_and_what_was_lost_is_told() -> None:
     assert numbered(text) == sorted(numbered(text))
     assert numbered(text)[:50] == list(range(50))
     os.close(reading)
+    os.close(writing)
+
+
+def test_a_file_that_takes_nothing_for_a_while_costs_what_was_said_meanwhile() -> None:
+    reading, writing = os.pipe()
+    for end in (reading, writing):
+        os.set_blocking(end, False)  # when it is full, a write fails, as to a disk that is
+    held = os.write(writing, bytes(fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)))
+    handler = PatientHandler(writing)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    for number in range(3):
+        handler.emit(record(f"{number} x"))
+        handler.flush()
+    assert len(os.read(reading, 65536)) == held
+    handler.emit(record("3 x"))
+    handler.flush()
+    handler.emit(record("4 x"))
+    handler.flush()
+    assert os.read(reading, 65536) == b"3 x\n3 lines of the log were lost: nobody took them\n4 x\n"
+    os.close(reading)
+    handler.emit(record("5 x"))  # to nobody: the process ends none the later
+    began = time.monotonic()
+    handler.flush()
+    assert time.monotonic() - began < FLUSH_SECONDS
     os.close(writing)
 
 

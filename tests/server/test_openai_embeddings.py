@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
-from running_server import RunningServer, until
+from running_server import RunningServer, dummy, until
 
 from inferometer import LLM
 from inferometer.server.embedding_loop import EmbeddingLoop
 from inferometer.server.messages import Abort, Command, Embed, Embedded, Event, Refused, Stop
+from tiny_models import tiny_model
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +117,18 @@ def test_a_text_may_be_as_long_as_the_model_reads(server: RunningServer) -> None
     assert answer.json()["error"]["message"] == "`input` must have at most 64 tokens in each text, not 65 as number 1 has"
     assert server.get("/v1/models").json()["data"][0]["max_model_len"] == 64
     assert server.get("/info").json()["max_input_length"] == 64
+
+
+def test_a_model_that_reads_less_than_it_has_positions_for_says_so(tmp_path: Path) -> None:
+    folder = tiny_model(tmp_path, "bert")
+    (folder / "modules.json").write_text("[]")
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 16}))
+    with dummy(folder, forked=True) as server:
+        assert server.post("/v1/embeddings", {"input": "x" * 16}).status == 200
+        assert server.post("/v1/embeddings", {"input": "x" * 17}).status == 400
+        assert server.get("/info").json()["max_input_length"] == 16
+        assert server.get("/status").json()["limits"]["max_input_length"] == 16
+        assert server.get("/v1/models").json()["data"][0]["max_model_len"] == 16
 
 
 def test_an_encoder_generates_nothing_and_says_so(server: RunningServer, llm: LLM) -> None:

@@ -88,6 +88,9 @@ def test_a_variable_that_cannot_be_read_is_named() -> None:
         ({"api_key": " "}, "--api-key is empty"),
         ({"sharded": True, "num_shard": 1}, "--sharded true needs --num-shard of at least 2"),
         ({"queue_seconds": 0.0}, "--queue-seconds must be above 0"),
+        ({"gpu_memory": float("inf")}, "--gpu-memory must be a number of GiB, not inf"),
+        ({"host_memory": float("inf")}, "--host-memory must be a number of GiB, not inf"),
+        ({"seed": 2**64}, r"--seed must be below 2\^64, not 18446744073709551616"),
     ],
 )
 def test_what_cannot_be_is_refused(values: dict[str, Any], complaint: str) -> None:
@@ -112,6 +115,10 @@ def test_fewer_permits_lower_what_nobody_asked_for() -> None:
 
 def test_a_batch_size_is_a_budget_of_tokens() -> None:
     assert ServerSettings(max_batch_size=3).batch_total_tokens == 3 * 1512
+    assert ServerSettings(max_batch_size=3, max_batch_total_tokens=2000).batch_total_tokens == 2000
+    assert ServerSettings(max_batch_size=3, max_batch_total_tokens=9000).batch_total_tokens == 3 * 1512
+    with pytest.raises(UserError, match="--max-batch-total-tokens 100 is less than --max-total-tokens 1512"):
+        ServerSettings(max_batch_size=3, max_batch_total_tokens=100)
 
 
 def test_what_has_no_effect_says_why() -> None:

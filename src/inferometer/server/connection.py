@@ -13,7 +13,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from inferometer.server.answers import encode
-from inferometer.server.failures import ApiError, Kind, body_of
+from inferometer.server.failures import ApiError, Kind, body_of, draining
 
 HEAD_BYTES: Final = 65536
 """Most bytes of a request's line and headers together."""
@@ -100,6 +100,20 @@ class Connection(HttpToolsProtocol):
         """It has read on."""
         self._read_on()
         super().resume_writing()
+
+    # What the server calls.
+
+    def shutdown(self) -> None:
+        """It is ending: a body that has not come yet is waited for no longer."""
+        if self._sending is not None and self._busy:
+            told = draining()
+            self._refuse(told.status, told.kind, told.message)
+        else:
+            super().shutdown()
+
+    def cut_off(self) -> None:
+        """It ends now: whatever is still unread or unsent is lost."""
+        self.transport.abort()
 
     # What the parser calls.
 

@@ -161,12 +161,12 @@ def serving_engine(llm: LLM, settings: ServerSettings) -> Engine:
     budget = settings.batch_total_tokens
     if budget is not None:
         wanted = -(-budget // PAGE_SIZE)
-        if wanted > pages:
+        if wanted > pages and budget == settings.max_batch_total_tokens:
             raise UserError(
                 f"--max-batch-total-tokens {budget} needs {wanted} pages of KV cache, there is memory for {pages} "
                 f"({pages * PAGE_SIZE} tokens); lower it, or leave it out to have what the memory holds"
             )
-        pages = wanted
+        pages = min(pages, wanted)  # --max-batch-size asks for no memory: as many run together as there is room for
     longest = settings.total_tokens
     if pages * PAGE_SIZE < longest:
         raise UserError(

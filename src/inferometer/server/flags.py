@@ -123,7 +123,7 @@ FLAGS: Sequence[Flag] = (
     Flag("offload", "share of the layers' weights that comes from the host with every step", metavar="weights[:FRACTION]"),
     Flag("host_memory", "most host memory for these weights, in GiB (default: what is free)", _real, "GIB"),
     Flag("disk", "folder for the weights that the host's memory has no room for; made, with all above it, if missing", metavar="DIR"),
-    Flag("seed", "of dummy weights and of requests that bring none (default: 0)", _whole, "N"),
+    Flag("seed", "of dummy weights (default: 0); a request that brings no seed is given one at random", _whole, "N"),
     Flag("validation_workers", "threads that tokenise (default: 2)", _whole, "N"),
     Flag("max_top_n_tokens", "largest top_n_tokens of a request (default: 20)", _whole, "N"),
     Flag("payload_limit", "most bytes of a request's body (default: 2000000)", _whole, "BYTES"),

@@ -12,7 +12,7 @@ import signal
 import socket
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 
@@ -20,7 +20,7 @@ from inferometer.engine.parallel.lifeline import Neighbour
 from inferometer.errors import UserError
 from inferometer.server.app import make_app
 from inferometer.server.child import Child
-from inferometer.server.connection import connections
+from inferometer.server.connection import Connection, connections
 from inferometer.server.engine_client import EngineClient
 from inferometer.server.last_signal import hear_no_more
 from inferometer.server.messages import Failed, Ready
@@ -39,7 +39,7 @@ HUNG_SECONDS = 5.0
 TOLD_SECONDS = 0.5
 """How long after its process the last words of rank 0 may come."""
 FLUSH_SECONDS = 1.0
-"""How long answers that were cut off may take to be written."""
+"""How long answers that were cut off may take to be written, and clients that do not read them to be let go."""
 
 
 class StartError(RuntimeError):
@@ -149,6 +149,9 @@ class Front:
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         await self._drain(service)
         server.should_exit = True
+        await asyncio.wait((serving,), timeout=FLUSH_SECONDS)
+        for each in list(server.server_state.connections):
+            cast(Connection, each).cut_off()  # so that what was asked over it ends as where a client goes away, and not in the loop's end
         await asyncio.wait((serving,), timeout=FLUSH_SECONDS)
         server.force_exit = True
         await serving

@@ -41,7 +41,8 @@ class JsonFormatter(logging.Formatter):
 class PatientHandler(logging.Handler):
     """Writes to a file descriptor from a thread: a pipe that nobody empties would stop the event loop otherwise.
 
-    lost: lines that there was no room to keep, so far; the log says how many whenever it can be written again.
+    lost: lines that there was no room to keep, so far; the log says how many, and how many it could not write, whenever it can be written
+    again.
     """
 
     def __init__(self, descriptor: int, kept: int = KEPT_LINES) -> None:
@@ -73,21 +74,24 @@ class PatientHandler(logging.Handler):
 
     def _write(self) -> None:
         # Past the interpreter's own buffer, whose lock this thread would still hold at the end if nobody read on.
-        told = 0
-        with suppress(OSError):
-            while True:
-                data = self._lines.get()
-                with suppress(Empty):
-                    while len(data) < 65_536:
-                        data += self._lines.get_nowait()
-                        self._lines.task_done()
-                lost = self.lost - told
-                if lost:
-                    told += lost
-                    data += f"{lost} lines of the log were lost: nobody read them\n".encode()
+        told = refused = 0
+        while True:
+            data = self._lines.get()
+            with suppress(Empty):
+                while len(data) < 65_536:
+                    data += self._lines.get_nowait()
+                    self._lines.task_done()
+            lost = self.lost + refused
+            if lost > told:
+                data += f"{lost - told} lines of the log were lost: nobody took them\n".encode()
+            try:
                 while data:
                     data = data[os.write(self._descriptor, data) :]
-                self._lines.task_done()
+            except OSError:  # of a full disk, say, which may have room again: it costs these lines and none behind them
+                refused += data.count(b"\n") - (lost > told)
+            else:
+                told = lost
+            self._lines.task_done()
 
 
 class _PatientFile(io.RawIOBase):

@@ -167,8 +167,15 @@ class Service:
             yield embedded
 
     @property
+    def batch_total_tokens(self) -> int:
+        """Tokens that all running requests may hold together."""
+        room = self.ready.pages * self.ready.page_size
+        asked = self.settings.batch_total_tokens
+        return room if asked is None else min(asked, room)
+
+    @property
     def text_limit(self) -> int:
-        """Most tokens of a text to be embedded."""
+        """Most tokens of a prompt or, which may be fewer than the model has positions for, of a text to be embedded."""
         limit = self.ready.text_limit
         return self.settings.input_length if limit is None else min(limit, self.settings.input_length)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from inferometer.errors import UserError
 from inferometer.model.formats import COMPUTE_DTYPES, DTYPE_ALIASES
 from inferometer.model.offload import read_offload
+from inferometer.schedule.sampling import SEEDS
 
 MAX_INPUT_LENGTH = 1000
 MAX_TOTAL_TOKENS = 1512
@@ -93,6 +94,11 @@ class ServerSettings:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise UserError(f"{flag(name)} must be above 0, not {value}")
+        for name in ("gpu_memory", "host_memory"):
+            if getattr(self, name) == math.inf:
+                raise UserError(f"{flag(name)} must be a number of GiB, not inf; leave it out to have what is free")
+        if self.seed >= SEEDS:
+            raise UserError(f"--seed must be below 2^64, not {self.seed}")
         if self.dtype != "auto" and DTYPE_ALIASES.get(self.dtype, self.dtype) not in COMPUTE_DTYPES:
             raise UserError(f"--dtype {self.dtype} is unknown; use auto, {', '.join(COMPUTE_DTYPES[:-1])} or {COMPUTE_DTYPES[-1]}")
         if read_offload(self.offload).pages:
@@ -156,10 +162,9 @@ class ServerSettings:
 
     @property
     def batch_total_tokens(self) -> int | None:
-        """Tokens that all running requests may hold together; None for as many as there is memory for."""
-        if self.max_batch_size is not None:
-            return self.max_batch_size * self.total_tokens
-        return self.max_batch_total_tokens
+        """Tokens that all running requests may hold together, by both flags; None for as many as there is memory for."""
+        of_size = None if self.max_batch_size is None else self.max_batch_size * self.total_tokens
+        return min((each for each in (of_size, self.max_batch_total_tokens) if each is not None), default=None)
 
     def _check_lengths(self) -> None:
         if (self.max_total_tokens is not None or self.max_input_length is not None) and self.input_length >= self.total_tokens:

@@ -69,9 +69,9 @@ def _status(service: Service, observatory: Observatory) -> dict[str, Any]:
         "needs_key": settings.api_key is not None,
         "limits": {
             "max_concurrent_requests": settings.max_concurrent_requests,
-            "max_input_length": settings.input_length,
+            "max_input_length": service.text_limit,
             "max_total_tokens": settings.total_tokens,
-            "max_batch_total_tokens": settings.batch_total_tokens or ready.pages * ready.page_size,
+            "max_batch_total_tokens": service.batch_total_tokens,
             "max_best_of": settings.max_best_of,
             "max_stop_sequences": settings.max_stop_sequences,
             "max_top_n_tokens": settings.max_top_n_tokens,
