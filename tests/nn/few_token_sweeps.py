@@ -104,4 +104,5 @@ CONTEXTS = {
     "pieces of prompts": [(1, 30), (4, 20), (7, 7)],
     "more than a tile": [(1, 3 + i) for i in range(20)],
     "long": [(1, 700), (1, 257), (1, 256), (2, 300)],
+    "a prompt beside some": [(1, 40), (1, 9), (44, 60)],
 }

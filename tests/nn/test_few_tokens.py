@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferometer.engine.sampler import SamplingBatch, SamplingRow, sample
-from inferometer.kernels.cpu_library import cpu_library
 from inferometer.model.spec import Activation, Alibi, LearnedPositions, ModelSpec, Rotary
 from inferometer.nn.batch import CachedRows, RaggedBatch
 from inferometer.nn.cache import PagedCache
@@ -163,15 +162,25 @@ def test_greedy_is_the_samplers(vocabulary: int, dtype: torch.dtype) -> None:
     torch.testing.assert_close(logprobs, wanted.logprobs, rtol=1e-5, atol=1e-5)
 
 
-def test_sweeps_of_many_tokens_and_without_a_cache_are_left_to_the_modules() -> None:
-    model = model_of(SPECS["llama"], torch.float32)
-    few, library = few_of(model), cpu_library()
-    assert library is not None
+@pytest.mark.parametrize(("dtype", "wanted"), [(torch.float32, 512), (torch.bfloat16, 48)])
+def test_sweeps_of_many_tokens_and_without_a_cache_are_left_to_the_modules(dtype: torch.dtype, wanted: int) -> None:
+    model = model_of(SPECS["llama"], dtype)
+    few = few_of(model)
     cache = cache_of(model.spec, model.dtype, 64)
-    most = library.most_tokens
-    assert few.serves(batch_of([(most, most)], 97, 64), cache)
-    assert not few.serves(batch_of([(most + 1, most + 1)], 97, 64), cache)
+    assert few.serves(batch_of([(wanted, wanted)], 97, 64), cache)
+    assert not few.serves(batch_of([(wanted + 1, wanted + 1)], 97, 64), cache)
     assert not few.serves(batch_of([(1, 5)], 97, 64), None)
+    for rows, taken in ((wanted, True), (wanted + 1, False)):
+        assert few.projects(torch.zeros(rows, model.spec.hidden, dtype=dtype)) is taken
+
+
+@pytest.mark.parametrize("name", ["llama", "bloom", "sizes that fit nothing", "wide"])
+def test_a_long_prompt_in_float32_is_that_of_the_modules(name: str) -> None:
+    model = model_of(SPECS[name], torch.float32)
+    batch = batch_of([(1, 40), (1, 9), (300, 410), (210, 210)], model.spec.vocabulary, 256)
+    wanted = swept(model, None, batch, 256)
+    for found, reference in zip(swept(model, few_of(model), batch, 256), wanted, strict=True):
+        torch.testing.assert_close(found, reference, rtol=1e-4, atol=2e-5 * float(reference.abs().max()))
 
 
 def test_models_that_it_does_not_run() -> None:

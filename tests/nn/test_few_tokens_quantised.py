@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from few_token_sweeps import CONTEXTS, SPECS, batch_of, few_of, swept
+from few_token_sweeps import CONTEXTS, SPECS, batch_of, cache_of, few_of, swept
 
 from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.model.formats import ROUNDED_FORMATS, weight_format
@@ -64,6 +64,15 @@ def test_the_sweep_is_that_of_the_modules(kind: str, name: str) -> None:
 @pytest.mark.parametrize("name", ["int8", "w8a8", "int4-g32", "int4-g64-sym", "fp8"])
 def test_it_is_in_bfloat16_too(name: str) -> None:
     compare(model_of(SPECS["wide"], LAYOUTS[name], torch.bfloat16), CONTEXTS["pieces of prompts"], 0.05)
+
+
+@pytest.mark.parametrize("name", ["int8", "w8a8", "int4-g32"])
+def test_it_takes_a_prompt_of_32_tokens_beside_others_and_leaves_longer_ones_to_the_modules(name: str) -> None:
+    model = model_of(SPECS["llama"], LAYOUTS[name], torch.float32)
+    compare(model, CONTEXTS["a prompt beside some"], 2e-2 if name == "w8a8" else 1e-4)
+    cache = cache_of(model.spec, torch.float32, 16)
+    assert few_of(model).serves(batch_of([(48, 48)], 97, 16), cache)
+    assert not few_of(model).serves(batch_of([(49, 49)], 97, 16), cache)
 
 
 @pytest.mark.parametrize("kind", ["llama", "sizes that fit nothing"])

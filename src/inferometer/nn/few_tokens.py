@@ -30,6 +30,10 @@ DTYPES: Final = (torch.float32, torch.bfloat16)
 # Numbered as in cpu/widened.h.
 _KINDS: Final = ("plain", "int8", "int4", "fp8")
 _SCALES: Final = (torch.float32, torch.float16, torch.bfloat16)
+_MOST_TOKENS: Final = 48
+"""Of a sweep. Beyond, torch's products of bfloat16 are up to a fifth faster, and weights in few bits, which the kernels widen for every
+eight tokens, are better widened once. Of float32 there is no such number: 768 tokens of the embedded model take 1.42 s of one core in
+pieces of 384, and 2.05 by torch's operations."""
 
 
 class _Norm(ctypes.Structure):
@@ -114,6 +118,9 @@ class FewTokens:
             self._head = self._few_bits(head, None)
         else:
             self._head = _Linear(self._hold(head.detach()), None, *head.shape, head.shape[1], 0)
+        plain = all(each.kind == 0 for layer in self._layers for each in (layer.qkv, layer.output, layer.up, layer.down))
+        few = self._bfloat16 or not plain or self._head.kind != 0
+        self._most_tokens = min(library.most_tokens, _MOST_TOKENS) if few else library.most_tokens
 
     @classmethod
     def of(cls, model: Transformer) -> FewTokens | None:
@@ -134,7 +141,7 @@ class FewTokens:
             return False
         if batch.rows is None or batch.rows.brought is not None:
             return False
-        return batch.token_ids.shape[0] <= self._library.most_tokens
+        return batch.token_ids.shape[0] <= self._most_tokens
 
     def sweep(
         self, x: Tensor, batch: RaggedBatch, cache: PagedCache, rotation: tuple[Tensor, Tensor] | None, ranks: Collective = ALONE
@@ -174,7 +181,7 @@ class FewTokens:
 
     def projects(self, hidden: Tensor) -> bool:
         """Whether `project` takes these rows, (rows, embedding)."""
-        return hidden.shape[0] <= self._library.most_tokens and hidden.shape[1] == self._head.inputs and self._head.outputs > 0
+        return hidden.shape[0] <= self._most_tokens and hidden.shape[1] == self._head.inputs and self._head.outputs > 0
 
     def project(self, hidden: Tensor) -> Tensor:
         """(rows, embedding) -> (rows, tokens), by the rows of the head's matrix that this rank has."""
