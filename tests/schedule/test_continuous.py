@@ -22,6 +22,25 @@ def test_prompts_run_in_pieces_beside_those_that_decode() -> None:
     run.check_finished()
 
 
+def test_prompts_have_their_tokens_however_many_decode_and_all_if_nobody_does() -> None:
+    run = FakeExecutor(Continuous(prompt_tokens=8), pages=400, page_size=4, sweep_tokens=64)
+    run.add(make_request(0, 60, 40))
+    run.step()
+    assert run.sweeps[0] == [(0, 0, 60)]
+    for id_ in range(1, 13):  # twelve that come to decode, one behind the other
+        run.add(make_request(id_, 8, 40))
+        run.step()
+    run.add(make_request(13, 100, 2))
+    run.step()
+    run.step()
+    for sweep in run.sweeps[1:]:
+        assert sum(count for _, _, count in sweep if count > 1) <= 8
+    assert [len(sweep) for sweep in run.sweeps[-2:]] == [14, 14]
+    assert [piece for sweep in run.sweeps[-2:] for piece in sweep if piece[0] == 13] == [(13, 0, 8), (13, 8, 8)]
+    run.run()
+    run.check_finished()
+
+
 @pytest.mark.parametrize("lookahead", [0, 1])
 def test_small_requests_go_on_behind_a_huge_one_which_goes_on_as_well(lookahead: int) -> None:
     run = FakeExecutor(Continuous(), pages=2000, page_size=16, sweep_tokens=512, lookahead=lookahead)

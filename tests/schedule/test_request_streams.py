@@ -95,6 +95,7 @@ def run(stream: Stream, admission: Admission) -> FakeExecutor:
 ADMISSIONS: dict[str, Callable[[], Admission]] = {
     "continuous": Continuous,
     "continuous-tight": lambda: Continuous(horizon=0),
+    "continuous-beside": lambda: Continuous(horizon=0, prompt_tokens=3),
     "zigzag": lambda: Zigzag(3),
     "zigzag-2x2": lambda: Zigzag(2, 2),
     "diagonal": lambda: Diagonal(2),

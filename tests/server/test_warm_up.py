@@ -11,6 +11,7 @@ import pytest
 from inferometer.engine.engine import Engine
 from inferometer.engine.llm import LLM
 from inferometer.engine.sweep_graphs import rows_bucket
+from inferometer.schedule.continuous import Continuous
 from inferometer.schedule.emission import Emission
 from inferometer.server.warm_up import Recording, settle, warm_up
 from tiny_models import tiny_model
@@ -32,10 +33,11 @@ class Watched(Engine):
         return emissions
 
 
-def engine(folder: Path, *, seats: int, pages: int, positions: int) -> Watched:
+def engine(folder: Path, *, seats: int, pages: int, positions: int, sweep_tokens: int = 512, prompt_tokens: int | None = None) -> Watched:
     path = tiny_model(folder, "llama", max_position_embeddings=positions)
     llm = LLM(path, dtype="float32", device="cpu", weights="dummy", gpu_memory=0.25)
-    return Watched(llm.model, pages=pages, seats=seats, sweep_tokens=512)
+    order = Continuous(prompt_tokens=prompt_tokens)
+    return Watched(llm.model, pages=pages, seats=seats, sweep_tokens=sweep_tokens, admission=order)
 
 
 def test_every_size_is_run_three_times(tmp_path: Path) -> None:
@@ -51,6 +53,16 @@ def test_every_size_is_run_three_times(tmp_path: Path) -> None:
             assert watched.seen[(rows, 512 - rows, long)] >= 3
     for tokens in (64, 128, 256, 512):
         assert watched.seen[(0, tokens, False)] >= 3
+
+
+def test_prompts_beside_others_are_run_as_long_as_they_may_be_and_alone_as_long_as_a_sweep(tmp_path: Path) -> None:
+    watched = engine(tmp_path, seats=12, pages=256, positions=1024, sweep_tokens=700, prompt_tokens=128)
+    Recording(watched, 1024).run()
+    for rows in (8, 11):
+        sizes = {rest for decoding, rest, _ in watched.seen if decoding == rows and rest}
+        assert sizes == {16, 32, 64, 128}
+    assert {rest for decoding, rest, long in watched.seen if not decoding and rest > 64 and not long} >= {128, 256, 384, 512, 700}
+    assert not any(rest == 640 for _, rest, _ in watched.seen)  # that size is not recorded
 
 
 @pytest.mark.parametrize(("seats", "pages", "positions", "total"), [(1, 4, 64, 64), (2, 1, 16, 16), (3, 40, 600, 600), (64, 2, 512, 32)])

@@ -153,6 +153,12 @@ class Engine:
         """How much of what sweeps come back to has been met, recorded or measured: while it grows, sweeps take longer than they will."""
         return 0 if self._runner is None else self._runner.preparations
 
+    def most_prompt_tokens(self, decoding: int) -> int:
+        """The most tokens of prompts in a sweep in which so many sequences decode."""
+        left = self.sweep_tokens - decoding
+        beside = self.admission.prompt_tokens if isinstance(self.admission, Continuous) and decoding else None
+        return left if beside is None else min(left, beside)
+
     def check(self, request: Request) -> None:
         """Raises RequestTooLargeError for a request that could never run, however long it waited."""
         check_length(request, self.model.spec)

@@ -29,6 +29,8 @@ class Continuous:
     Prompts run in order of arrival. One that needs more than is left gets half of that, so that those behind it go on as well; what
     nobody wants goes back to the oldest.
 
+    prompt_tokens: the most tokens of prompts in a sweep in which anyone decodes, however many do; None for all that it has room for.
+
     A request enters once there are pages for all its tokens and for those that it and all that run generate in the next `horizon` sweeps.
     While the head of the queue waits for pages, later requests that fit enter before it, but no more than OVERTAKES of them, and none
     before one that was preempted.
@@ -38,12 +40,14 @@ class Continuous:
     """
 
     horizon: int = HORIZON
+    prompt_tokens: int | None = None
     name: ClassVar[str] = "continuous"
 
     def plan(self, batch: Batch) -> None:
         """Puts the coming sweep together."""
-        _make_room(batch)
+        _make_room(batch, self.prompt_tokens)
         batch.decode()
+        batch.left = _for_prompts(batch, batch.left, self.prompt_tokens)
         pieces = []
         if batch.prefilling:
             for sequence in sorted(batch.prefilling.values(), key=_ARRIVAL):
@@ -60,6 +64,11 @@ class Continuous:
             # What another one computes in this very sweep is found in the next.
             if sequence.request.id in batch.prefilling and not batch.find(sequence):
                 batch.prefill(sequence, min(batch.left, _room(batch, sequence)))
+
+
+def _for_prompts(batch: Batch, left: int, most: int | None) -> int:
+    """How many of the tokens that a sweep has `left` beside those that decode prompts may have."""
+    return min(left, most) if most is not None and batch.decoding else left
 
 
 def _portion(batch: Batch, pending: int, left: int) -> int:
@@ -80,7 +89,7 @@ def _room(batch: Batch, sequence: Sequence) -> int:
     return (len(sequence.pages) + pool.available) * pool.page_size - sequence.computed
 
 
-def _make_room(batch: Batch) -> None:
+def _make_room(batch: Batch, prompt_tokens: int | None) -> None:
     """Preempts the youngest until the oldest can run its piece and all that decode have a place for their token."""
     pool = batch.pool
     if not batch.prefilling and batch.decode_pages() <= pool.available:
@@ -91,7 +100,7 @@ def _make_room(batch: Batch) -> None:
         needed = batch.decode_pages()
         if oldest.request.id in batch.prefilling:
             batch.attach(oldest)
-            portion = _portion(batch, oldest.pending, batch.left - len(batch.decoding))
+            portion = _portion(batch, oldest.pending, _for_prompts(batch, batch.left - len(batch.decoding), prompt_tokens))
             needed += pool.pages_of(oldest.computed + portion) - len(oldest.pages)
         if needed <= pool.available:
             return

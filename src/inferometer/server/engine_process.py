@@ -154,6 +154,8 @@ def serving_engine(llm: LLM, settings: ServerSettings) -> Engine:
     from inferometer.engine.sizes import PAGE_SIZE, SEATS
     from inferometer.engine.watermark import Watermark
     from inferometer.kernels.skinny_choice import buckets_to
+    from inferometer.schedule.continuous import Continuous
+    from inferometer.server.prompt_pace import prompt_tokens
 
     seats = min(SEATS, settings.max_concurrent_requests, settings.max_batch_size or SEATS)
     llm.tune(buckets_to(seats))
@@ -173,10 +175,13 @@ def serving_engine(llm: LLM, settings: ServerSettings) -> Engine:
             f"--max-total-tokens {longest} is more than the {pages * PAGE_SIZE} tokens of KV cache that there is memory for; "
             "lower it, or raise --gpu-memory"
         )
+    # A GPU's number is known; CPUs differ, by a factor of ten in what a token of a prompt takes beside a step.
+    beside = prompt_tokens(llm, SWEEP_TOKENS) if llm.device.type == "cpu" else None
     return llm.make_engine(
         pages=pages,
         seats=seats,
         sweep_tokens=SWEEP_TOKENS,
+        admission=Continuous(prompt_tokens=beside),
         watermark=Watermark(settings.watermark_gamma, settings.watermark_delta),
         graphs=not settings.disable_custom_kernels,
     )

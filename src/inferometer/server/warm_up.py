@@ -124,14 +124,14 @@ class Recording:
         self._finish()
 
     def _mixed(self, rows: int, context: int) -> None:
-        """Prompts of each size while `rows` sequences decode."""
-        from inferometer.engine.sweep_graphs import PROMPT_TOKENS
+        """Prompts of each size that is recorded while `rows` sequences decode, and of the most tokens that there can be."""
+        from inferometer.engine.sweep_graphs import FEW_TOKENS, PROMPT_TOKENS
 
         engine = self._engine
-        most = min(engine.sweep_tokens - rows, self._longest - 1)
-        sizes = sorted({min(size, most) for size in PROMPT_TOKENS if most > 0})
+        most = min(engine.most_prompt_tokens(rows), self._longest - 1)
+        sizes = sorted({min(size, most) for size in (*PROMPT_TOKENS[: PROMPT_TOKENS.index(FEW_TOKENS) + 1], most) if most > 0})
         life = min(4 * REPEATS * len(sizes), self._longest - context)
-        if not self._fits(rows + 1, max(context, engine.sweep_tokens), life):
+        if not self._fits(rows + 1, max(context, most), life):
             return
         params = SamplingParams(max_new_tokens=max(life, 1), ignore_eos=True)
         if rows:
