@@ -34,6 +34,9 @@ def check(record: Record) -> None:
         for part in ("p50", "p99"):
             if summary is not None and not (isinstance(summary, Mapping) and _is_number(summary.get(part))):
                 raise ValueError(f"serving.{name} is no summary of times")
+    notes = (record.serving or {}).get("notes")
+    if notes is not None and not isinstance(notes, list | tuple):
+        raise ValueError(f"serving.notes is {shown(notes)}, not a list")
     for name, kind in _hints(Record).items():
         if get_origin(kind) is Mapping or any(get_origin(choice) is Mapping for choice in get_args(kind)):
             _check_size(getattr(record, name), name)
