@@ -15,6 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from inferometer import LLM, SamplingParams
 from inferometer.cli.main import main
+from inferometer.cli.quality import read_text
 from inferometer.engine.quality import quality
 from inferometer.model.description import describe
 from inferometer.model.families import family
@@ -150,6 +151,11 @@ def test_quality_is_that_of_a_float64_evaluation(model: Path, text: Path, capsys
     assert found["reference_perplexity"] == pytest.approx(torch.tensor(losses[1]).mean().exp().item(), rel=1e-5)
     assert found["kl_divergence"] == pytest.approx(sum(divergences) / count, rel=1e-3, abs=1e-6)
     assert found["top1_agreement"] == pytest.approx(sum(agreed) / count)
+
+
+def test_a_mark_of_byte_order_is_no_part_of_a_text(tmp_path: Path) -> None:
+    (tmp_path / "marked.txt").write_text("a text", encoding="utf-8-sig")
+    assert read_text("--file", tmp_path / "marked.txt") == "a text"
 
 
 @pytest.mark.parametrize(("length", "remark"), [(2, "only one token was"), (32, "only 31 tokens were"), (33, None)])

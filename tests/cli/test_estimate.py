@@ -175,6 +175,14 @@ def test_a_stack_that_bench_runs_has_a_command_that_it_takes(stack: str, capsys:
     assert f" --backend {backend} " in found["verify"]
 
 
+def test_throughput_of_groups_is_that_of_their_order(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["estimate", "opt-1.3b", "--device", "h100-sxm", "--batch-size", "64", "--decode-length", "32", "--admission", "row"]
+    assert main([*asked, "--json"]) == 0
+    whole_ms = json.loads(capsys.readouterr().out)["total_ms"]
+    assert main(asked) == 0
+    assert f"throughput: {64 * 32 / whole_ms * 1e3:,.1f} tokens/s over the whole run\n" in capsys.readouterr().out
+
+
 def test_one_token_in_groups_is_answered_for_any_batch(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["estimate", "opt-1.3b", "--device", "h200", "--admission", "diagonal", "--group-size", "8", "--decode-length", "1"]
     assert main(asked) == 0

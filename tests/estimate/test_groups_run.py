@@ -34,6 +34,32 @@ def test_every_order_does_all_the_work(groups: int, generated: int) -> None:
     assert sum(each.count for each in sweeps("diagonal", groups, generated)) == groups + generated - 1
 
 
+@given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 10))
+def test_blocks_of_zigzag_do_all_the_work_and_never_have_more_groups(groups: int, generated: int, most: int) -> None:
+    found = sweeps("zigzag", groups, generated, most)
+    assert sum(each.count * each.entering for each in found) == groups
+    assert sum(each.count * each.decoding for each in found) == groups * (generated - 1)
+    assert all(each.entering + each.decoding <= most for each in found)
+    assert sum(each.count for each in found) == -(-groups // most) * generated
+
+
+@pytest.mark.parametrize("stack", ["native", "flexgen"])
+def test_fewer_groups_in_flight_take_longer_and_never_less_than_their_bound(stack: str) -> None:
+    for order in ("zigzag", "diagonal"):
+        found = [_estimate(order, stack=stack, num_groups=most) for most in (1, 2, 4, 8, None)]
+        times = [each.total_ms for each in found]
+        assert times == sorted(times, reverse=True)  # type: ignore[type-var]
+        assert len(set(times)) == 4  # all eight are no limit
+        for each in found:
+            assert each.total_ms is not None
+            assert each.least is not None
+            assert each.total_ms >= each.least.ms
+
+
+def test_blocks_of_one_group_are_a_row() -> None:
+    assert _estimate("zigzag", num_groups=1).total_ms == pytest.approx(_estimate("row").total_ms)
+
+
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 10), st.integers(1, 5))
 def test_a_diagonal_of_so_many_groups_never_has_more(groups: int, generated: int, most: int, together: int) -> None:
     found = sweeps("diagonal", groups, generated, most, together)

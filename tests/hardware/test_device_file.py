@@ -85,6 +85,7 @@ def test_a_base_may_be_given_other_rates(tmp_path: Path) -> None:
         ("base = 3\n", "base must be a device's slug"),
         ("slug = 3\n", "slug must be a string"),
         ("name = \n", "not a TOML file"),
+        ("name = " + "[" * 100_000, "nested too deeply"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, text: str, message: str) -> None:
@@ -92,6 +93,19 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, message: str) -> None
     with pytest.raises(UserError, match=message) as raised:
         find_device(path)
     assert str(raised.value).startswith(path)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_mark_of_byte_order_is_no_part_of_it(tmp_path: Path) -> None:
+    (tmp_path / "marked.toml").write_text(WHOLE, encoding="utf-8-sig")
+    (tmp_path / "plain.toml").write_text(WHOLE)
+    marked, plain = (find_device(str(tmp_path / name)) for name in ("marked.toml", "plain.toml"))
+    assert (marked.name, marked.vector) == (plain.name, plain.vector)
+
+
+def test_a_name_that_no_file_has() -> None:
+    with pytest.raises(UserError, match="null") as raised:
+        find_device("a\x00\nb.toml")
     assert "\n" not in str(raised.value)
 
 

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from inferometer import LLM
-from inferometer.errors import ModelError, UserError
+from inferometer.errors import ModelError, RunError, UserError
 from inferometer.model.description import describe
 from inferometer.model.families import family
 from inferometer.model.formats import ROUNDED_FORMATS, weight_format
@@ -137,7 +137,7 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
         if len(steps) == 5:
             raise OSError(28, "No space left on device")
 
-    with pytest.raises(UserError, match="No space left") as caught:
+    with pytest.raises(RunError, match="No space left") as caught:
         folder.write(tmp_path / "out", matrices_to_nearest(source, spec, kind, form), full)
     assert "\n" not in str(caught.value)
     with pytest.raises(KeyboardInterrupt):

@@ -201,7 +201,10 @@ def _times(found: Estimate) -> list[str]:
         )
     asked = found.request.workload
     token = found.decode_token_ms or found.prefill_ms or found.forward_ms
-    if token:
+    if found.request.order is not None and found.total_ms:
+        # Their steps need not be of the whole batch, as the phase's is.
+        lines.append(f"throughput: {asked.batch * asked.generated / found.total_ms * 1e3:,.1f} tokens/s over the whole run")
+    elif token:
         tokens = asked.batch if asked.generated else asked.batch * asked.length
         lines.append(f"throughput: {tokens / token * 1e3:,.1f} tokens/s {'in decode' if found.decode_token_ms else ''}".rstrip())
     return [*lines, _energy(found)]

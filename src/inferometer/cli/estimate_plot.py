@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from inferometer.cli.options import svg_file
+from inferometer.cli.written_file import write_file
 from inferometer.errors import UserError
 from inferometer.estimate.estimate import Estimate
 from inferometer.hardware.catalogue import CPU, slugs
@@ -55,10 +56,7 @@ def draw(kind: str | None, found: Estimate, again: Estimator) -> str:
 
 def write(path: Path, image: str) -> None:
     """Writes the image. Raises UserError where that cannot be."""
-    try:
-        path.write_text(image, "utf-8")
-    except OSError as error:
-        raise UserError(f"--plot {path}: {error.strerror}; name a file in a folder that can be written") from error
+    write_file("--plot", path, image.encode())
 
 
 def _possible(changes: Mapping[Any, Mapping[str, Any]], again: Estimator) -> dict[Any, Estimate]:

@@ -114,9 +114,9 @@ def _foretelling(bar: Bar, tokens: int, window: int) -> Callable[[int], None]:
 
 
 def read_text(option: str, file: Path) -> str:
-    """The text in a file that an option names. Raises UserError where it cannot be read."""
+    """The text in a file that an option names, without a mark of byte order in front. Raises UserError where it cannot be read."""
     try:
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise UserError(f"{option} {file}: {error.strerror or error}; give a text file") from None
     except UnicodeDecodeError as error:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from inferometer.cli.options import finite
 from inferometer.cli.streams import tell
+from inferometer.cli.written_file import write_file
 from inferometer.errors import UserError
 
 if TYPE_CHECKING:
@@ -152,11 +153,8 @@ def _write(text: str, output: Path | None) -> None:
     if output is None:
         print(text, end="")
         return
-    try:
-        # What a failed case said may hold half a character, which no encoding has.
-        output.write_bytes(text.encode("utf-8", "replace"))
-    except OSError as error:
-        raise UserError(f"--output {output}: {error.strerror}; name a file in a folder that you may write to") from error
+    # What a failed case said may hold half a character, which no encoding has.
+    write_file("--output", output, text.encode("utf-8", "replace"))
 
 
 def _percent(text: str) -> float:

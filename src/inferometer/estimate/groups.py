@@ -30,12 +30,15 @@ class Sweep:
 def sweeps(order: Order, groups: int, generated: int, most: int | None = None, together: int = 1) -> tuple[Sweep, ...]:
     """The passes of a run.
 
-    zigzag: all groups of a block enter together, then decode together. diagonal: a group enters a sweep and leaves `generated` sweeps
-    later; at most `most` are in flight, and `together` enter at once where prompts run beside weights that come. row: one group after
-    another, each alone.
+    zigzag: all groups of a block, of `most`, enter together, then decode together; blocks follow each other. diagonal: a group enters a
+    sweep and leaves `generated` sweeps later; at most `most` are in flight, and `together` enter at once where prompts run beside weights
+    that come. row: one group after another, each alone.
     """
     if order == "zigzag":
-        found = [Sweep(1, groups, 0), Sweep(generated - 1, 0, groups)]
+        block = groups if most is None else min(groups, most)
+        blocks, rest = divmod(groups, block)
+        found = [Sweep(blocks, block, 0), Sweep(blocks * (generated - 1), 0, block)]
+        found += [Sweep(1, rest, 0), Sweep(generated - 1, 0, rest)] if rest else []
     elif order == "row":
         found = [Sweep(groups, 1, 0), Sweep(groups * (generated - 1), 0, 1)]
     else:
@@ -140,9 +143,9 @@ class GroupRun:
 
     @cached_property
     def _sizes(self) -> list[int]:
-        most = self.groups
+        most = min(self.groups, self.most or self.groups)
         if self.order == "diagonal":
-            most = min(self.groups, self.generated * self._together_at_once, self.most or self.groups)
+            most = min(most, self.generated * self._together_at_once)
         return sorted({0, 1, most // 4, most // 2, most})
 
     @cached_property

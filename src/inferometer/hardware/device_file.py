@@ -28,11 +28,16 @@ def read_device_file(path: Path, base: Callable[[str], Mapping[str, Any]]) -> De
     turns a slug into its table. Raises UserError naming the file and the key.
     """
     try:
-        values: dict[str, Any] = tomllib.loads(path.read_text("utf-8"))
+        # Some editors put a mark of byte order in front, which is no TOML.
+        values: dict[str, Any] = tomllib.loads(path.read_text("utf-8-sig"))
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); name a device's slug or a readable TOML file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not a TOML file ({' '.join(str(error).split())})") from error
+    except RecursionError:
+        raise UserError(f"{path}: not a TOML file (nested too deeply)") from None
+    except ValueError as error:  # a name with a NUL, as a record from elsewhere may have it
+        raise UserError(f"{shown(str(path))}: {error}; name a device's slug or a readable TOML file") from error
     slug = values.pop("slug", path.stem)
     if not isinstance(slug, str) or not slug:
         raise UserError(f"{path}: slug must be a string that is not empty, not {shown(slug)}")

@@ -5,6 +5,7 @@ A process that is killed leaves it behind. Whoever next writes to the same place
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -16,6 +17,9 @@ from pathlib import Path
 from typing import Final
 
 from inferometer.model.byte_size import gib
+
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""What a system says of a disk, or of a limit, that takes no more."""
 
 _SUFFIX: Final = ".part"
 _LOCK: Final = "lock"

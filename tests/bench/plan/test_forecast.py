@@ -47,6 +47,16 @@ def test_of_groups_that_may_take_turns_only_weights_are_certain() -> None:
     assert forecast(whole).least_bytes > forecast(groups).least_bytes  # type: ignore[operator]
 
 
+def test_groups_that_are_not_in_flight_hold_no_memory() -> None:
+    zigzag = "batch_size = 64\nadmission = 'zigzag'\ngroup_size = 8"
+    of_all, of_one, of_batch = (
+        forecast(asked("sequence_length = 500", columns=f'[[part.columns]]\nname = "one"\nbackend = "native"\n{what}\n')[0])
+        for what in (zigzag, f"{zigzag}\nnum_groups = 1", "batch_size = 8")
+    )
+    assert of_one.peak_bytes == of_batch.peak_bytes < of_all.peak_bytes  # type: ignore[operator]
+    assert of_one.run_s > of_all.run_s  # type: ignore[operator]
+
+
 def test_nothing_is_known_of_an_unknown_card_or_stack() -> None:
     (question,) = asked(where=replace(HERE, slug=None, spec=None))
     assert forecast(question) == Forecast(capacity_bytes=HERE.memory_bytes)

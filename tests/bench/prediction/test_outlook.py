@@ -149,6 +149,10 @@ def test_a_run_that_shares_sweeps_is_bounded_and_predicted_as_a_whole(admission:
     assert (whole.predicted.prefill_ms, whole.predicted.decode_token_ms, whole.bound.prefill_ms) == (None, None, None)
     assert whole.predicted.interval is not None
     assert set(whole.predicted.interval) == {"total_ms", "peak_memory_bytes", "j_per_token"}
+    # Of that order, too: in a diagonal and a row not all sequences hold pages at once.
+    for figure in ("peak_memory_bytes", "j_per_token"):
+        assert getattr(whole.predicted, figure) == getattr(expected, figure)
+        assert whole.predicted.interval[figure] == expected.interval[figure]
     # All FLOPs or all bytes: no more than the phases one after another, and most of it; one group at a time reads the weights eight times.
     apart = found.bound.prefill_ms + case.steps * found.bound.decode_token_ms  # type: ignore[union-attr,operator]
     assert 0.5 * apart < whole.bound.total_ms < (8 if admission == "row" else 1) * apart

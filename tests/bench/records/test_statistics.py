@@ -81,6 +81,12 @@ def test_samples_that_are_no_latencies_are_refused(bad: list[float]) -> None:
         Summary.of(bad)
 
 
+def test_one_sample_of_many_is_named_alone() -> None:
+    with pytest.raises(ValueError, match="not -1") as caught:
+        Summary.of([1.0] * 10_000 + [-1.0])
+    assert len(str(caught.value)) < 100
+
+
 @given(st.integers(min_value=1, max_value=10**6), st.lists(st.floats(min_value=1e-6, max_value=1e9), min_size=1))
 def test_rate_times_latency_is_the_tokens(tokens: int, latencies_ms: list[float]) -> None:
     for rate, latency in zip(rates(tokens, latencies_ms), latencies_ms, strict=True):

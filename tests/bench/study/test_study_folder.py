@@ -17,6 +17,7 @@ from inferometer.bench.records.journal import read_records, repair
 from inferometer.bench.records.session import Session
 from inferometer.bench.study.file import read_study
 from inferometer.bench.study.folder import RECORDS, STUDY, StudyFolder, latest, read_folder
+from inferometer.bench.study.library import find_study
 from inferometer.errors import UserError
 
 DOCUMENT = read_study(TEXT, "mine", "mine.toml").resolved("tiny")
@@ -42,6 +43,18 @@ def test_a_new_folder(tmp_path: Path) -> None:
     assert file.resolved() == DOCUMENT
     assert records == [of()]
     assert (path / "tables.md").read_text() == "# T\n"
+
+
+def test_a_mark_of_byte_order_changes_nothing(tmp_path: Path) -> None:
+    with folder(tmp_path) as made:
+        made.append(of())
+    for name in (STUDY, RECORDS):
+        (tmp_path / name).write_text((tmp_path / name).read_text(), encoding="utf-8-sig")
+    assert find_study(str(tmp_path / STUDY)).resolved() == read_folder(tmp_path)[0].resolved() == DOCUMENT
+    said: list[str] = []
+    with folder(tmp_path, said, resume=True) as again:
+        assert again.records == [of()]
+    assert said == []
 
 
 def test_what_a_package_that_is_not_here_has_run_can_be_read(tmp_path: Path) -> None:

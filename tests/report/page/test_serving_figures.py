@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+import pytest
 from report_records import made
 
 from inferometer.bench.records.record import Record
 from inferometer.bench.records.statistics import Summary
+from inferometer.bench.records.well_formed import check
 from inferometer.report.compare.comparison import Change, served_ms
 from inferometer.report.compare.difference import Difference
 from inferometer.report.compare.document import row
 from inferometer.report.page.serving_figures import load, pair, serving_section
-from inferometer.report.records.columns import Columns
+from inferometer.report.records.columns import Columns, effort
 
 
 def served(factor: float = 1.0, **changes: Any) -> dict[str, Any]:
@@ -45,6 +47,18 @@ class Served(Record):
             object.__setattr__(self, name, getattr(plain, name))
         object.__setattr__(self, "status", "ok")
         object.__setattr__(self, "serving", served(factor, **changes))
+
+
+def test_its_effort_is_in_requests() -> None:
+    records = [made(status="skipped", evidence="no server", backend="http", requests=count) for count in (6, 6, 60)]
+    assert effort(records[:2]).split("; ")[0] == "6 requests a load"
+    assert effort(records).split("; ")[0] == "6 to 60 requests a load"
+    assert effort([made([1.0, 1.0], [1.0, 1.0])]).startswith("2 runs after")
+
+
+def test_notes_that_are_no_list_are_named() -> None:
+    with pytest.raises(ValueError, match=r"serving\.notes is True, not a list"):
+        check(Served(1, notes=True))
 
 
 def test_no_server_no_section() -> None:

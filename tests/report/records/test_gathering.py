@@ -38,6 +38,14 @@ def test_what_bench_prints_as_json_is_read_too(tmp_path: Path) -> None:
     assert gather([tmp_path / "a.json"]).records == (ONE, TWO)
 
 
+def test_a_mark_of_byte_order_costs_no_record(tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text(line(ONE) + line(TWO), encoding="utf-8-sig")
+    (tmp_path / "document").write_text(json.dumps({"records": [ONE.to_json(), TWO.to_json()]}, indent=1), encoding="utf-8-sig")
+    for name in ("lines", "document"):
+        found = gather([tmp_path / name])
+        assert (found.records, found.remarks) == ((ONE, TWO), ())
+
+
 def test_a_torn_last_line_is_left_out_with_a_remark(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(line(ONE) + line(TWO)[:200])
     found = gather([tmp_path / "a.jsonl"])

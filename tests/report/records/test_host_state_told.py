@@ -34,6 +34,10 @@ def test_clocks_that_nothing_held_down() -> None:
     assert state_of([case(gpu_throttle_reasons=["idle"])]) == {"clocks held down by": "nothing"}
 
 
+def test_a_reason_that_is_no_text_is_none() -> None:
+    assert state_of([case(gpu_throttle_reasons=[["power cap"], None, "power cap"])]) == {"clocks held down by": "power cap (1 of 1 cases)"}
+
+
 def test_what_no_sensor_said_is_not_said() -> None:
     assert state_of([case(gpu_sm_clock_mhz=None), made([1.0], [1.0], environment={"sensors": "odd"})]) == {}
     assert state_of([]) == {}

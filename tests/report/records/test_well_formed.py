@@ -68,6 +68,8 @@ def test_records_as_they_are_made_are_well_formed() -> None:
         (("predicted", "peak_memory_bytes"), 1.5, "predicted.peak_memory_bytes is 1.5"),
         (("energy", "j_per_token"), "much", "energy.j_per_token is 'much'"),
         (("environment",), [], "environment is [], not names with values"),
+        (("environment", "gpu_memory_bytes"), 10**400, "environment.gpu_memory_bytes is 1000"),
+        (("environment", "sensors"), {"gpu_temperature_c": {"value": [10**400]}}, "environment.sensors.gpu_temperature_c.value is 1000"),
         (("batch_size",), True, "batch_size"),
         (("model",), 7, "model is 7"),
         (("started_at",), None, "started_at is None"),

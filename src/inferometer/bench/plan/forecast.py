@@ -83,6 +83,7 @@ def forecast(question: Question) -> Forecast:
             **estimator_arguments(case, stack),
             admission=case.admission,
             group_size=case.group_size if case.admission is not None else None,
+            num_groups=case.num_groups if case.admission is not None else None,
         )
     except UserError:
         return Forecast(capacity_bytes=capacity)

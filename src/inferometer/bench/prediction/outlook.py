@@ -84,10 +84,12 @@ def outlook(case: Case, spec: ModelSpec, device: DeviceSpec | None) -> Outlook:
     price = partial(estimate, spec, device, **estimator_arguments(case, stack))
     try:
         found = price()
-        ordered, blocks = _ordered(price, case, found)
+        ordered = _ordered(price, case, found)
         predicted = Predicted(**found.predicted, faster_unquantized=_faster_in_plain(price, case, found))
         if ordered is not found and find_stack(stack).groups_apart:
             predicted = _of_groups(ordered, -(-case.batch_size // (case.group_size or 1)))
+        elif ordered is not found:
+            predicted = _in_order(predicted, ordered)
     except UserError:
         return Outlook()  # a description of the device that lacks the rates of this case
     unpaced = reads_disk(case, spec, found.request.formats)
@@ -98,13 +100,13 @@ def outlook(case: Case, spec: ModelSpec, device: DeviceSpec | None) -> Outlook:
     if case.decode_only:
         faster = {name: ms for name, ms in (predicted.faster_unquantized or {}).items() if name != "prefill_ms"}
         predicted = replace(predicted, prefill_ms=None, j_per_token=None, faster_unquantized=faster or None)
-    total = None if ordered.total_ms is None or unpaced else (blocks * ordered.total_ms, _times(blocks, ordered.interval["total_ms"]))
+    total = None if ordered.total_ms is None or unpaced else (ordered.total_ms, ordered.interval["total_ms"])
     if found.limits.basis == "assumed":
         return Outlook(predicted=predicted, total_ms=total)
     bound = Bound(**found.bound)
     if case.decode_only:
         bound = replace(bound, prefill_ms=None, binds={name: what for name, what in (bound.binds or {}).items() if name != "prefill_ms"})
-    least = None if ordered is found or ordered.least is None else ordered.least.times(blocks)
+    least = None if ordered is found else ordered.least
     return Outlook(bound, predicted, {str(phase): each.bound for phase, each in found.phases.items()}, total, least)
 
 
@@ -116,14 +118,20 @@ def _faster_in_plain(price: Callable[..., Estimate], case: Case, found: Estimate
     return {phase: each.phases[phase].cost.ms for phase, each in plain.items()} or None
 
 
-def _ordered(price: Callable[..., Estimate], case: Case, whole: Estimate) -> tuple[Estimate, int]:
-    """The estimate of the case's admission by groups, and how many such runs follow each other: blocks of zigzag."""
+def _ordered(price: Callable[..., Estimate], case: Case, whole: Estimate) -> Estimate:
+    """The estimate of the case's admission by groups."""
     if case.admission in (None, "continuous") or case.group_size is None:
-        return whole, 1
-    if case.admission == "zigzag" and case.num_groups is not None:
-        block = min(case.group_size * case.num_groups, case.batch_size)
-        return price(admission="zigzag", group_size=case.group_size, batch_size=block), -(-case.batch_size // block)
-    return price(admission=case.admission, group_size=case.group_size, num_groups=case.num_groups), 1
+        return whole
+    return price(admission=case.admission, group_size=case.group_size, num_groups=case.num_groups)
+
+
+def _in_order(batch: Predicted, ordered: Estimate) -> Predicted:
+    """The prediction of a batch whose groups share sweeps: the order decides how many sequences hold pages at once, and the joules."""
+    given = ordered.predicted
+    names = ("peak_memory_bytes", "j_per_token")
+    ends = {name: given["interval"][name] for name in names if name in given["interval"]}
+    interval = {name: each for name, each in (batch.interval or {}).items() if name not in names} | ends
+    return replace(batch, **{name: given[name] for name in names}, interval=interval)
 
 
 def _times(count: int, ends: tuple[float, float]) -> tuple[float, float]:

@@ -18,12 +18,13 @@ REMEDY: Final = "name a file of records that `bench --output` or `study run` wro
 def records_in(file: Path, remarks: list[str]) -> Iterator[Record]:
     """The records of JSON lines, or of the document that `bench --json` prints, in their order; none of an empty file.
 
-    A line that is no JSON, as the last may be that a crash tore, is left out: `remarks` gets a sentence that says so.
+    A mark of byte order in front, as some editors put it there, is no part of the first line. A line that is no JSON, as the last may be
+    that a crash tore, is left out: `remarks` gets a sentence that says so.
     Raises UserError, naming file and line, for a file that cannot be read, for a line that is no record or one of another version, and
     for a record whose fields or arithmetic are off.
     """
     try:
-        text = file.read_text(encoding="utf-8", errors="replace")
+        text = file.read_text(encoding="utf-8-sig", errors="replace")
     except OSError as error:
         raise UserError(f"{file}: {error.strerror}; {REMEDY}") from error
     except ValueError as error:  # a name with a NUL

@@ -44,8 +44,9 @@ class Summary:
     def of(cls, samples: Iterable[float]) -> Summary:
         """Summarises finite, non-negative samples; raises ValueError for others and for none."""
         kept = tuple(float(s) for s in samples)
-        if any(not math.isfinite(s) or s < 0 for s in kept):
-            raise ValueError(f"samples must be finite and not negative: {kept}")
+        for sample in kept:
+            if not math.isfinite(sample) or sample < 0:
+                raise ValueError(f"samples must be finite and not negative, not {sample}")
         if not kept:
             raise ValueError("a summary needs at least one sample")
         ordered = sorted(kept)

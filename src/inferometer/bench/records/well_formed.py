@@ -34,6 +34,12 @@ def check(record: Record) -> None:
         for part in ("p50", "p99"):
             if summary is not None and not (isinstance(summary, Mapping) and _is_number(summary.get(part))):
                 raise ValueError(f"serving.{name} is no summary of times")
+    notes = (record.serving or {}).get("notes")
+    if notes is not None and not isinstance(notes, list | tuple):
+        raise ValueError(f"serving.notes is {shown(notes)}, not a list")
+    for name, kind in _hints(Record).items():
+        if get_origin(kind) is Mapping or any(get_origin(choice) is Mapping for choice in get_args(kind)):
+            _check_size(getattr(record, name), name)
 
 
 def check_given(value: Mapping[str, Any]) -> None:
@@ -45,6 +51,18 @@ def check_given(value: Mapping[str, Any]) -> None:
         count = value.get(name)
         if count is not None and count < 1:
             raise ValueError(f"{name} is {count}, and must be at least 1")
+
+
+def _check_size(value: Any, path: str) -> None:
+    """Raises ValueError for a number too large to be shown, however deep in a field that may hold anything."""
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            _check_size(each, f"{path}.{name}")
+    elif isinstance(value, list | tuple):
+        for each in value:
+            _check_size(each, path)
+    elif isinstance(value, int | float) and abs(value) > _MOST:
+        raise ValueError(f"{path} is {shown(value)}")
 
 
 def _check(value: Any, path: str) -> None:

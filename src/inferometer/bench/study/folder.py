@@ -96,7 +96,7 @@ class StudyFolder:
         if not self.records:
             return
         before = self.path / STUDY
-        text = before.read_text(encoding="utf-8", errors="replace") if before.exists() else ""
+        text = before.read_text(encoding="utf-8-sig", errors="replace") if before.exists() else ""
         if text != resolved_text(document):
             other = _differing(text, document)
             differs = f" ({other})" if other else ""
@@ -129,7 +129,7 @@ def _differing(text: str, document: Mapping[str, Any]) -> str:
 def read_folder(path: Path) -> tuple[StudyFile, list[Record]]:
     """The study and the records of a folder, without changing it. Raises UserError where it is none, or holds no record."""
     try:
-        text = (path / STUDY).read_text(encoding="utf-8")
+        text = (path / STUDY).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError):
         raise UserError(f"{path} is no folder of a study's run: it has no {STUDY}; name the folder given as -o") from None
     return read_study(text, path.resolve().name, str(path / STUDY), measured=True), read_records(path / RECORDS)

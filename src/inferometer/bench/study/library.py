@@ -37,7 +37,7 @@ def find_study(name: str) -> StudyFile:
 
 def _read(path: Path, name: str) -> StudyFile:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # some editors put a mark of byte order in front, which is no TOML
     except OSError as error:
         raise UserError(f"{name}: {error.strerror}; name a study or a study's TOML file") from error
     except UnicodeDecodeError:

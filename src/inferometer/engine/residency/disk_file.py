@@ -15,6 +15,7 @@ from typing import Final
 
 from inferometer.errors import RunError, UserError
 from inferometer.model.byte_size import gib
+from inferometer.model.scratch import FULL
 
 BLOCK_BYTES: Final = 4096
 """To which offsets, sizes and addresses of direct reads are aligned: the largest block of disks in use."""
@@ -137,7 +138,7 @@ class DiskFile:
             yield
         except OSError as error:
             place, reason = getattr(self, "path", self.folder), error.strerror or str(error)
-            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            if error.errno in FULL:
                 reason, remedy = f"the disk is full ({reason})", f"free space there, or {self._relief}"
             else:
                 remedy = "give another folder with --disk"

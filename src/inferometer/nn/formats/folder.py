@@ -14,14 +14,14 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from inferometer.errors import ModelError, UserError
+from inferometer.errors import ModelError, RunError, UserError
 from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.model.checkpoint import Family, Piece
 from inferometer.model.description import ModelDescription
 from inferometer.model.formats import WeightFormat
 from inferometer.model.parameters import head_matrix
 from inferometer.model.quantisation import VERSION
-from inferometer.model.scratch import is_being_made, scratch_beside
+from inferometer.model.scratch import FULL, is_being_made, scratch_beside
 from inferometer.model.spec import ModelSpec
 from inferometer.nn.formats.layout import format_layouts
 from inferometer.nn.formats.rounding import round_into
@@ -198,7 +198,8 @@ def claimed(folder: Path) -> Iterator[None]:
 
 
 def _unwritten(folder: Path, error: OSError) -> UserError:
-    return UserError(f"-o {folder}: {error.strerror or error}; nothing is kept of it, give a folder with room that can be written")
+    kind = RunError if error.errno in FULL else UserError
+    return kind(f"-o {folder}: {error.strerror or error}; nothing is kept of it, give a folder with room that can be written")
 
 
 def _check_place(folder: Path) -> None:

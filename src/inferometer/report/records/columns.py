@@ -135,10 +135,14 @@ def workload_name(record: Record, apart: Sequence[str]) -> str:
 
 
 def effort(records: Sequence[Record]) -> str:
-    """How these records were measured, where all of them were alike: runs, warm-ups, weights, sampling, the check before."""
+    """How these records were measured, where all of them were alike: runs, warm-ups, weights, sampling, the check before; of a server how
+    many requests there were of each load."""
     words = []
     runs, warmups = ({getattr(record, name) for record in records} for name in ("runs", "warmups"))
-    if len(runs) == 1:
+    asked = {record.requests for record in records if record.requests is not None}
+    if asked:
+        words.append(_counted(asked.pop(), "request") + " a load" if len(asked) == 1 else f"{min(asked)} to {max(asked)} requests a load")
+    elif len(runs) == 1:
         words.append(_counted(runs.pop(), "run") + (f" after {_counted(warmups.pop(), 'warm-up')}" if len(warmups) == 1 else ""))
     weights = {record.weights for record in records}
     if weights == {"dummy"}:

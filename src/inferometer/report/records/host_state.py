@@ -37,7 +37,7 @@ def state_of(records: Sequence[Record]) -> dict[str, str]:
             found[name] = f"{least:g}" if least == most else f"{least:g} to {most:g}"
     reasons = [value for each in said if isinstance(value := _value(each, "gpu_throttle_reasons"), list | tuple)]
     if reasons:
-        held = Counter(reason for each in reasons for reason in each if reason not in _HARMLESS)
+        held = Counter(reason for each in reasons for reason in each if isinstance(reason, str) and reason not in _HARMLESS)
         found["clocks held down by"] = (
             ", ".join(f"{reason} ({count} of {len(reasons)} cases)" for reason, count in held.items()) or "nothing"
         )
