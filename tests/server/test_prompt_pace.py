@@ -35,7 +35,19 @@ def test_what_is_wider_than_too_wide_is_not_tried() -> None:
         return 1.0 + tokens
 
     widest(seconds, [*SIZES, 384])
-    assert tried == [0, 32]
+    assert tried == [0, 0, 0, 32, 32, 32]
+
+
+def test_what_else_the_machine_does_meanwhile_decides_nothing() -> None:
+    slow = iter([5.0, 1.0, 9.0, 2.0, 8.0, 2.9, 4.0, 4.0, 4.0])
+    tried: list[int] = []
+
+    def seconds(tokens: int) -> float:
+        tried.append(tokens)
+        return next(slow)
+
+    assert widest(seconds, [*SIZES, 384]) == 64
+    assert tried == [0, 0, 0, 32, 64, 64, 128, 128, 128]
 
 
 def test_a_model_is_measured_and_nothing_is_left_of_it(tmp_path: Path) -> None:

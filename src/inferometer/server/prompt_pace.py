@@ -20,10 +20,10 @@ less, and a prompt reads the weights more often than it computes. Measured witho
 longer."""
 
 SIZES: Final = (16, 32, 64, 128, 256)
-"""Tokens of a piece, beside which the sweeps that they leave are whole pages. The least runs whatever it takes."""
+"""Tokens of a piece that are tried, whole pages. The least runs whatever it takes."""
 
 REPEATS: Final = 3
-"""Sweeps of one kind, of which the quickest counts: what else a machine does makes others longer."""
+"""Sweeps of one kind at most, of which the quickest counts: what else a machine does makes others longer."""
 
 _CONTEXT = 8
 
@@ -31,7 +31,7 @@ _CONTEXT = 8
 def prompt_tokens(llm: LLM, most: int) -> int:
     """The tokens of prompts that a sweep may have beside sequences that decode, no more than `most`. Raises what an engine raises.
 
-    Takes some ten steps of one sequence.
+    Takes some twenty steps of one sequence.
     """
     sizes = [size for size in SIZES if size < most] + [most]
     limit = llm.spec.context_limit
@@ -51,12 +51,12 @@ def prompt_tokens(llm: LLM, most: int) -> int:
 def widest(seconds: Callable[[int], float], sizes: list[int]) -> int:
     """The largest of ascending `sizes` up to which sweeps take no more than MOST_STEPS of one without a prompt, at least the first.
 
-    seconds: of a sweep with so many tokens of a prompt.
+    seconds: of one sweep with so many tokens of a prompt.
     """
-    allowed = MOST_STEPS * seconds(0)
+    allowed = MOST_STEPS * min(seconds(0) for _ in range(REPEATS))
     found = sizes[0]
     for size in sizes[1:]:
-        if seconds(size) > allowed:
+        if not any(seconds(size) <= allowed for _ in range(REPEATS)):
             break
         found = size
     return found
@@ -72,12 +72,9 @@ class _Pieces:
         self._next = 1
 
     def seconds(self, tokens: int) -> float:
-        times = []
-        for _ in range(REPEATS):
-            if tokens:
-                self._engine.add(Request(self._next, (0,) * tokens, SamplingParams(max_new_tokens=1, ignore_eos=True), 0))
-                self._next += 1
-            begin = time.perf_counter()
-            self._engine.step()
-            times.append(time.perf_counter() - begin)
-        return min(times)
+        if tokens:
+            self._engine.add(Request(self._next, (0,) * tokens, SamplingParams(max_new_tokens=1, ignore_eos=True), 0))
+            self._next += 1
+        begin = time.perf_counter()
+        self._engine.step()
+        return time.perf_counter() - begin
