@@ -71,8 +71,8 @@ def test_it_takes_a_prompt_of_32_tokens_beside_others_and_leaves_longer_ones_to_
     model = model_of(SPECS["llama"], LAYOUTS[name], torch.float32)
     compare(model, CONTEXTS["a prompt beside some"], 2e-2 if name == "w8a8" else 1e-4)
     cache = cache_of(model.spec, torch.float32, 16)
-    assert few_of(model).serves(batch_of([(48, 48)], 97, 16), cache)
-    assert not few_of(model).serves(batch_of([(49, 49)], 97, 16), cache)
+    assert few_of(model).serves(batch_of([(64, 64)], 97, 16), cache)
+    assert not few_of(model).serves(batch_of([(65, 65)], 97, 16), cache)
 
 
 @pytest.mark.parametrize("kind", ["llama", "sizes that fit nothing"])

@@ -30,10 +30,10 @@ DTYPES: Final = (torch.float32, torch.bfloat16)
 # Numbered as in cpu/widened.h.
 _KINDS: Final = ("plain", "int8", "int4", "fp8")
 _SCALES: Final = (torch.float32, torch.float16, torch.bfloat16)
-_MOST_TOKENS: Final = 48
-"""Of a sweep. Beyond, torch's products of bfloat16 are up to a fifth faster, and weights in few bits, which the kernels widen for every
-eight tokens, are better widened once. Of float32 there is no such number: 768 tokens of the embedded model take 1.42 s of one core in
-pieces of 384, and 2.05 by torch's operations."""
+_MOST_TOKENS: Final = 64
+"""Of a sweep, so that 32 sequences decode in one beside 32 tokens of a prompt. Beyond, torch's products of bfloat16 are up to a fifth
+faster where nothing else runs, and weights in few bits, which the kernels widen for every eight tokens, are better widened once. Of float32
+there is no such number: 768 tokens of the embedded model take 1.42 s of one core in pieces of 384, and 2.05 by torch's operations."""
 
 
 class _Norm(ctypes.Structure):
