@@ -69,8 +69,10 @@ def test_its_figures_are_those_of_a_study_s_cells(server: RunningServer) -> None
     found = record.serving
     assert found is not None
     for name, key in (("ttft_ms", "ttft"), ("itl_ms", "itl"), ("tpot_ms", "tpot"), ("e2e_ms", "e2e")):
+        # Tokens that came at once have no gaps between them; on a busy machine that can be all.
+        assert found[key] is not None or key in ("itl", "tpot")
         for each in STATISTICS:
-            assert statistic(record, find_figure(name), each) == found[key][each]
+            assert statistic(record, find_figure(name), each) == (found[key][each] if found[key] else None)
     for name, key in (("throughput", "output_tok_s"), ("requests_s", "requests_s"), ("goodput", "goodput"), ("failed", "failed")):
         assert statistic(record, find_figure(name), "mean") == found[key]
         assert statistic(record, find_figure(name), "p99") is None
