@@ -156,8 +156,7 @@ class Engine:
     def most_prompt_tokens(self, decoding: int) -> int:
         """The most tokens of prompts in a sweep in which so many sequences decode."""
         left = self.sweep_tokens - decoding
-        beside = self.admission.prompt_tokens if isinstance(self.admission, Continuous) and decoding else None
-        return left if beside is None else min(left, beside)
+        return self.admission.left_for_prompts(left, decoding) if isinstance(self.admission, Continuous) else left
 
     def check(self, request: Request) -> None:
         """Raises RequestTooLargeError for a request that could never run, however long it waited."""

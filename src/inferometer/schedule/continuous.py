@@ -45,9 +45,9 @@ class Continuous:
 
     def plan(self, batch: Batch) -> None:
         """Puts the coming sweep together."""
-        _make_room(batch, self.prompt_tokens)
+        _make_room(batch, self)
         batch.decode()
-        batch.left = _for_prompts(batch, batch.left, self.prompt_tokens)
+        batch.left = self.left_for_prompts(batch.left, len(batch.decoding))
         pieces = []
         if batch.prefilling:
             for sequence in sorted(batch.prefilling.values(), key=_ARRIVAL):
@@ -65,10 +65,9 @@ class Continuous:
             if sequence.request.id in batch.prefilling and not batch.find(sequence):
                 batch.prefill(sequence, min(batch.left, _room(batch, sequence)))
 
-
-def _for_prompts(batch: Batch, left: int, most: int | None) -> int:
-    """How many of the tokens that a sweep has `left` beside those that decode prompts may have."""
-    return min(left, most) if most is not None and batch.decoding else left
+    def left_for_prompts(self, left: int, decoding: int) -> int:
+        """How many of the tokens that a sweep has `left` beside `decoding` sequences prompts may have."""
+        return left if self.prompt_tokens is None or not decoding else min(left, self.prompt_tokens)
 
 
 def _portion(batch: Batch, pending: int, left: int) -> int:
@@ -89,7 +88,7 @@ def _room(batch: Batch, sequence: Sequence) -> int:
     return (len(sequence.pages) + pool.available) * pool.page_size - sequence.computed
 
 
-def _make_room(batch: Batch, prompt_tokens: int | None) -> None:
+def _make_room(batch: Batch, order: Continuous) -> None:
     """Preempts the youngest until the oldest can run its piece and all that decode have a place for their token."""
     pool = batch.pool
     if not batch.prefilling and batch.decode_pages() <= pool.available:
@@ -100,7 +99,8 @@ def _make_room(batch: Batch, prompt_tokens: int | None) -> None:
         needed = batch.decode_pages()
         if oldest.request.id in batch.prefilling:
             batch.attach(oldest)
-            portion = _portion(batch, oldest.pending, _for_prompts(batch, batch.left - len(batch.decoding), prompt_tokens))
+            decoding = len(batch.decoding)
+            portion = _portion(batch, oldest.pending, order.left_for_prompts(batch.left - decoding, decoding))
             needed += pool.pages_of(oldest.computed + portion) - len(oldest.pages)
         if needed <= pool.available:
             return
