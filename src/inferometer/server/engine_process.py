@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Final, Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from inferometer.engine.parallel.lifeline import die_with
 from inferometer.engine.parallel.torchrun import Torchrun
@@ -27,11 +27,6 @@ if TYPE_CHECKING:
     from inferometer.engine.parallel.leader import Leader
     from inferometer.engine.parallel.ranks import Ranks
     from inferometer.server.settings import ServerSettings
-
-SWEEP_TOKENS: Final = 384
-"""Tokens of a sweep. A prompt's piece delays the tokens of everybody who generates: on a large GPU so many tokens cost about what
-reading the weights costs, so that a step beside a long prompt stays below three steps without one. (With 512, opt-6.7b on an H200 had
-steps of 5.6 ms alone and up to 17.1 beside a prompt.)"""
 
 
 def main(arguments: list[str]) -> int:
@@ -154,12 +149,12 @@ def serving_engine(llm: LLM, settings: ServerSettings) -> Engine:
     from inferometer.engine.sizes import PAGE_SIZE, SEATS
     from inferometer.engine.watermark import Watermark
     from inferometer.kernels.skinny_choice import buckets_to
-    from inferometer.schedule.continuous import Continuous
-    from inferometer.server.prompt_pace import prompt_tokens
+    from inferometer.server.server_sweeps import ServerSweeps
 
     seats = min(SEATS, settings.max_concurrent_requests, settings.max_batch_size or SEATS)
     llm.tune(buckets_to(seats))
-    pages = llm.room(seats=seats, sweep_tokens=SWEEP_TOKENS)
+    sweeps = ServerSweeps.of(llm, seats)
+    pages = llm.room(seats=seats, sweep_tokens=sweeps.tokens)
     budget = settings.batch_total_tokens
     if budget is not None:
         wanted = -(-budget // PAGE_SIZE)
@@ -175,13 +170,11 @@ def serving_engine(llm: LLM, settings: ServerSettings) -> Engine:
             f"--max-total-tokens {longest} is more than the {pages * PAGE_SIZE} tokens of KV cache that there is memory for; "
             "lower it, or raise --gpu-memory"
         )
-    # A GPU's number is known; CPUs differ, by a factor of ten in what a token of a prompt takes beside a step.
-    beside = prompt_tokens(llm, SWEEP_TOKENS) if llm.device.type == "cpu" else None
     return llm.make_engine(
         pages=pages,
         seats=seats,
-        sweep_tokens=SWEEP_TOKENS,
-        admission=Continuous(prompt_tokens=beside),
+        sweep_tokens=sweeps.tokens,
+        admission=sweeps.admission,
         watermark=Watermark(settings.watermark_gamma, settings.watermark_delta),
         graphs=not settings.disable_custom_kernels,
     )
