@@ -15,14 +15,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import collectives
 import torch
 
-from inferometer.bench.records.journal import read_records
+from inferometer.bench.records.journal import Journal, read_records
 from inferometer.bench.records.record import Record
 
 CONTEXT = 1024
@@ -123,20 +123,19 @@ def seen() -> list[str]:
     return given.split(",") if given else [str(i) for i in range(torch.cuda.device_count())]
 
 
-def measure(works: Sequence[Work], gpus: int, folder: Path) -> list[Record]:
-    """Each work on one GPU, as many at once as there are, then on all."""
-    found: list[Record] = []
+def measure(works: Sequence[Work], gpus: int, folder: Path) -> Iterator[Record]:
+    """Each work on one GPU, as many at once as there are, then on all; as they end."""
     waiting = [work for work in works if work.least == 1]
     while waiting:
         # Two works of the same model would choose its launches at the same time.
         batch = {work.model: work for work in reversed(waiting)}
         some = [work for work in waiting if work in batch.values()][:gpus]
         running = [Run(work, 1, first, folder) for first, work in enumerate(some)]
-        found += [record for run in running for record in run.records()]
+        for run in running:
+            yield from run.records()
         waiting = [work for work in waiting if work not in some]
     for work in works:
-        found += Run(work, gpus, 0, folder).records()
-    return found
+        yield from Run(work, gpus, 0, folder).records()
 
 
 def milliseconds(record: Record, prefills: bool) -> tuple[float, float | None, float | None] | None:
@@ -236,13 +235,14 @@ def main() -> int:
             if row["what"] == SUM and row["bytes"] == 8192 and gate is not None:
                 print(f"\none token's sum, residual and norm: {row['us']:.2f} us, at most {gate} us", flush=True)
     works = [work for work in WORKS if work.name in arguments.only]
-    with tempfile.TemporaryDirectory() as folder:
-        records = measure(works, arguments.gpus, Path(folder))
-        if arguments.output:
-            texts = [file.read_text() for file in sorted(Path(folder).glob("*.jsonl"))]
-            arguments.output.write_text("".join(texts))
-        if arguments.rows:
-            arguments.rows.write_text("".join(json.dumps(row) + "\n" for row in rows(works, arguments.gpus, records)))
+    records: list[Record] = []
+    with tempfile.TemporaryDirectory() as folder, Journal(arguments.output or Path(os.devnull)) as journal:
+        for record in measure(works, arguments.gpus, Path(folder)):
+            # Each at once: what a time limit or a signal leaves undone takes nothing with it.
+            records.append(record)
+            journal.append(record)
+            if arguments.rows:
+                arguments.rows.write_text("".join(json.dumps(row) + "\n" for row in rows(works, arguments.gpus, records)))
     print("\n".join(["", *table(works, arguments.gpus, records)]), flush=True)
     return 0
 

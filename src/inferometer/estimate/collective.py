@@ -21,8 +21,8 @@ _ONE_SHOT_FLOOR_S = 4.5e-6
 _ONE_SHOT_SHARE = 0.5
 
 # This product's own, on two H200s with 18 links (benchmarks/measurements/collectives-h200.jsonl): a sum of one row with residual and norm
-# 4.0 us behind others of its kind and 4.4 us between two products, 8.5 us for 1 MiB; of one word it takes 2.3 us. Shares are of what the
-# wires carry: the copy engines, 64 MiB alone in 176 us, and launches that write words.
+# 4.0 to 4.6 us behind others of its kind and 4.4 us between two products, 8.5 to 9.3 us for 1 MiB; of one word it takes 1.9 to 2.3 us.
+# Shares are of what the wires carry: the copy engines, 64 MiB alone in 176 us, and launches that write words.
 _PEER_FLOOR_S = 4.4e-6
 # Each further rank is one more to send to and to wait for: torch's one-shot sums of 8 KiB in graphs take 6.5 us over two H200s and 7.6 over
 # four, those of 64 KiB 6.6 and 8.4.

@@ -38,7 +38,7 @@ Choice: TypeAlias = Mapping[int, Way]
 def offered(ranks: int) -> tuple[Way, ...]:
     """The ways that are measured for a choice.
 
-    Those that are like another are left out: they have not run over links yet (`benchmarks/collectives.py --only ways` does that, and says
+    Those that are like another are left out: no model has run on them over links yet (`benchmarks/collectives.py --only ways` says there
     whether they agree with it). Between two ranks the library sends as much as rows do, and norms nothing.
     """
     return tuple(way for way in WAYS if way not in LIKE and (way != "nccl" or ranks > 2))
