@@ -88,6 +88,36 @@ def test_company_does_not_change_a_bit(name: str, dtype: torch.dtype) -> None:
         assert torch.equal(its_logits[0], logits[i])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["llama", "bloom", "one key head", "head size 80", "sizes that fit nothing"])
+@pytest.mark.parametrize("piece", [(9, 9), (20, 266), (45, 300)])
+def test_a_piece_of_a_prompt_is_its_tokens_one_by_one(name: str, dtype: torch.dtype, piece: tuple[int, int]) -> None:
+    """Tokens of a piece attend together; none sees what comes after it, were that no number."""
+    model = model_of(SPECS[name], dtype)
+    model.pack()
+    batch = batch_of([piece], 90, 64)
+    assert batch.rows is not None
+    nothing = 95
+    with torch.no_grad():
+        model.embedding.token.matrix[nothing] = torch.nan
+    batch.token_ids[-1] = nothing
+    few, cache = model.few_tokens, cache_of(model.spec, dtype, 64)
+    together = swept(model, few, batch, 64)[0]
+    assert together[-1].isnan().all()
+    for i in range(piece[0] - 1):
+        one, context = slice(i, i + 1), piece[1] - piece[0] + i + 1
+        rows = CachedRows(
+            batch.rows.table,
+            batch.rows.seats,
+            torch.tensor([context], dtype=torch.int32),
+            torch.tensor([0, 1], dtype=torch.int32),
+            batch.rows.places[one],
+        )
+        single = RaggedBatch(batch.token_ids[one], batch.positions[one], (1,), (context,), batch.rotary_lengths[one], rows=rows)
+        with torch.inference_mode():
+            assert torch.equal(model.sweep(single, cache)[0], together[i])
+
+
 @pytest.fixture
 def threads() -> Iterator[None]:
     before = torch.get_num_threads()
@@ -100,7 +130,7 @@ def threads() -> Iterator[None]:
 def test_threads_do_not_change_a_bit(dtype: torch.dtype) -> None:
     model = model_of(SPECS["llama"], dtype)
     model.pack()
-    batch = batch_of([(1, 300), (3, 20)], 97, 64)
+    batch = batch_of([(1, 300), (30, 290), (3, 20)], 97, 64)
     results = []
     for count in (1, 2, 5):
         torch.set_num_threads(count)

@@ -1,9 +1,18 @@
-// Attention of one query token to the keys that lie in pages, a part of its context at a time.
+// Attention of query tokens to the keys that lie in pages, a part of their contexts at a time.
+//
+// What a query gives is the same to the bit whichever run beside it: a score is added up column by column, a sum of values key by key.
 #pragma once
-#include "vectors.h"
+#include "turned.h"
 
-constexpr int64_t PART = 256;  // keys of a task
-constexpr int HEADS = 4;       // query heads that share the reading of a key
+constexpr int64_t PART = 256;              // keys of a task
+constexpr int HEADS = 4;                   // query heads of a task, which share the reading of a key
+constexpr int QUERIES = 16;                // queries of a task: its heads, of as many tokens that follow one another as that leaves
+constexpr int BLOCKS = 4;                  // vectors of keys that are turned at a time
+constexpr int SUMS = W == 8 ? 8 : 16;      // vectors that are added to at a time: AVX2 has half as many registers as the others
+constexpr int TOGETHER = SUMS / 2;         // queries that they are of at most
+
+// Vectors of sums of each of so many queries.
+constexpr int across(int queries) { return queries * 4 > SUMS ? 2 : 4; }
 
 // Keys or values of one head in one layer: token p lies at (table[p / page_size] * page_size + p % page_size) * stride.
 template <class T> struct Pages {
@@ -22,62 +31,130 @@ template <class T> struct Pages {
     }
 };
 
-// Columns d to d + N * W of the weighted sums of values.
-template <class T, int G, int N>
-void weigh(const Pages<T>& values, int64_t begin, int64_t end, int64_t d, const float (*weights)[PART], float* out, int64_t size) {
-    Floats sums[G][N] = {};
-    values.each(begin, end, [&](int64_t position, const T* value) {
-        for (int n = 0; n < N; n++) {
-            const Floats v = load(value + d + n * W);
-            for (int g = 0; g < G; g++) sums[g][n] = multiply_add(v, splat(weights[g][position - begin]), sums[g][n]);
+// One head of one token. values: of the head, already scaled. keys: of the part, those that it attends to: the first ones, at least one.
+// ahead: where the part begins, less where the token is. slope: of ALiBi, or 0. out: (size) sums of values weighted by e^(score - most).
+// most, total: of its scores, and of their weights.
+struct Query {
+    const float* values;
+    int64_t keys, ahead;
+    float slope;
+    float *out, *most, *total;
+};
+
+// Columns d to d + count of R queries times those of B vectors of keys, added to their scores from `first` on.
+template <int R, int B>
+void multiply_turned(const Query* query, int64_t d, int64_t count, const Floats (*turned)[COLUMNS], float (*scores)[PART], int64_t first) {
+    Floats sums[R][B];
+    for (int r = 0; r < R; r++)
+        for (int b = 0; b < B; b++) sums[r][b] = d ? load(scores[r] + first + b * W) : Floats{};
+    for (int64_t i = 0; i < count; i++)
+        for (int r = 0; r < R; r++) {
+            const Floats q = splat(query[r].values[d + i]);
+            for (int b = 0; b < B; b++) sums[r][b] = multiply_add(turned[b][i], q, sums[r][b]);
         }
-    });
-    for (int g = 0; g < G; g++)
-        for (int n = 0; n < N; n++) store(out + g * size + d + n * W, sums[g][n]);
+    for (int r = 0; r < R; r++)
+        for (int b = 0; b < B; b++) store(scores[r] + first + b * W, sums[r][b]);
 }
 
-// G heads of `size`, whose queries (already scaled) lie side by side, against positions begin to end, at most PART of them.
-// out: (G, size) sums of values weighted by e^(score - most); most, total: of each head. slopes: of ALiBi, or null.
-template <class T, int G>
-void attend(const float* query, int64_t size, const Pages<T>& keys, const Pages<T>& values, int64_t begin, int64_t end, int64_t at,
-            const float* slopes, float* out, float* most, float* total) {
-    float scores[G][PART];
-    const int64_t whole = size / W * W;
-    keys.each(begin, end, [&](int64_t position, const T* key) {
-        Floats sums[G] = {};
-        for (int64_t d = 0; d < whole; d += W) {
-            const Floats k = load(key + d);
-            for (int g = 0; g < G; g++) sums[g] = multiply_add(k, load(query + g * size + d), sums[g]);
-        }
-        if (whole < size)
-            for (int g = 0; g < G; g++)
-                sums[g] = multiply_add(load_part(key + whole, size - whole), load_part(query + g * size + whole, size - whole), sums[g]);
-        for (int g = 0; g < G; g++) scores[g][position - begin] = sum(sums[g]) + (slopes ? slopes[g] * float(position - at) : 0.0f);
-    });
-    const int64_t count = end - begin;
-    for (int g = 0; g < G; g++) {
-        float* s = scores[g];
-        float peak = s[0];
-        for (int64_t i = 1; i < count; i++) peak = s[i] > peak ? s[i] : peak;
-        for (int64_t i = count; i % W; i++) s[i] = -1e30f;  // their e^ is below anything that counts
-        Floats sums = {};
-        for (int64_t i = 0; i < count; i += W) {
-            const Floats e = exponential(load(s + i) - splat(peak));
-            store(s + i, e);
-            if (i + W <= count) sums += e;
-            else for (int64_t j = i; j < count; j++) sums[0] += s[j];
-        }
-        most[g] = peak;
-        total[g] = sum(sums);
-    }
-    int64_t d = 0;
-    for (; d + 4 * W <= size; d += 4 * W) weigh<T, G, 4>(values, begin, end, d, scores, out, size);
-    for (; d + W <= size; d += W) weigh<T, G, 1>(values, begin, end, d, scores, out, size);
-    for (; d < size; d++) {
-        float sums[G] = {};
-        values.each(begin, end, [&](int64_t position, const T* value) {
-            for (int g = 0; g < G; g++) sums[g] = multiply_add(widen(value[d]), scores[g][position - begin], sums[g]);
+// run(first, constant) for `count` queries, TOGETHER at a time and what is left at once: constant() is how many.
+template <int R = TOGETHER, class F> void by_together(int count, F run, int first = 0) {
+    if constexpr (R == TOGETHER)
+        for (; first + R <= count; first += R) run(first, std::integral_constant<int, R>());
+    else if (first + R == count) run(first, std::integral_constant<int, R>());
+    if constexpr (R > 1) by_together<R - 1>(count, run, first);
+}
+
+// Scores of the keys from begin to end: `scores` holds as many, and what fills up their last vector is anything.
+template <class T, int B>
+void score(const Query* query, int count, int64_t size, const Pages<T>& keys, int64_t part, int64_t begin, int64_t end,
+           float (*scores)[PART]) {
+    const T* at[B * W];
+    keys.each(part + begin, part + end, [&](int64_t position, const T* key) { at[position - part - begin] = key; });
+    for (int64_t i = end - begin; i < B * W; i++) at[i] = at[end - begin - 1];
+    for (int64_t d = 0; d < size; d += COLUMNS) {
+        const int64_t columns = size - d < COLUMNS ? size - d : COLUMNS;
+        Floats turned[B][COLUMNS];
+        for (int b = 0; b < B; b++) turn(at + b * W, d, columns, turned[b]);
+        by_together(count, [&](int r, auto together) {
+            constexpr int N = B < across(together()) ? B : across(together());
+            for (int b = 0; b < B; b += N)
+                multiply_turned<together(), N>(query + r, d, columns, turned + b, scores + r, begin + b * W);
         });
-        for (int g = 0; g < G; g++) out[g * size + d] = sums[g];
     }
+}
+
+// A query's scores to weights; those that fill up the last vector become zero.
+inline void weights_of(const Query& query, float* scores) {
+    const int64_t count = query.keys;
+    if (query.slope)
+        for (int64_t i = 0; i < count; i++) scores[i] = multiply_add(query.slope, float(query.ahead + i), scores[i]);
+    for (int64_t i = count; i % W; i++) scores[i] = scores[count - 1];
+    Floats peaks = load(scores), sums = {};
+    for (int64_t i = W; i < count; i += W) peaks = larger(peaks, load(scores + i));
+    float peak = peaks[0];
+    for (int i = 1; i < W; i++) peak = peaks[i] > peak ? peaks[i] : peak;
+    for (int64_t i = 0; i < count; i += W) {
+        store(scores + i, exponential(load(scores + i) - splat(peak)));
+        for (int64_t j = count; j < i + W; j++) scores[j] = 0;
+        sums += load(scores + i);
+    }
+    *query.most = peak;
+    *query.total = sum(sums);
+}
+
+// Columns d to d + N * W of the sums of values from `begin` to `end` of the part. A sum that begins later goes on.
+template <class T, int R, int N>
+void weigh(const Query* query, const Pages<T>& values, int64_t part, int64_t begin, int64_t end, int64_t d, const float (*weights)[PART]) {
+    Floats sums[R][N];
+    for (int r = 0; r < R; r++)
+        for (int n = 0; n < N; n++) sums[r][n] = begin ? load(query[r].out + d + n * W) : Floats{};
+    values.each(part + begin, part + end, [&](int64_t position, const T* value) {
+        for (int n = 0; n < N; n++) {
+            const Floats v = load(value + d + n * W);
+            for (int r = 0; r < R; r++) sums[r][n] = multiply_add(v, splat(weights[r][position - part]), sums[r][n]);
+        }
+    });
+    for (int r = 0; r < R; r++)
+        for (int n = 0; n < N; n++) store(query[r].out + d + n * W, sums[r][n]);
+}
+
+// All columns.
+template <class T, int R>
+void weigh_all(const Query* query, int64_t size, const Pages<T>& values, int64_t part, int64_t begin, int64_t end,
+               const float (*weights)[PART]) {
+    constexpr int N = across(R);
+    int64_t d = 0;
+    for (; d + N * W <= size; d += N * W) weigh<T, R, N>(query, values, part, begin, end, d, weights);
+    for (; d + W <= size; d += W) weigh<T, R, 1>(query, values, part, begin, end, d, weights);
+    for (; d < size; d++)
+        for (int r = 0; r < R; r++) {
+            float sum = begin ? query[r].out[d] : 0.0f;
+            values.each(part + begin, part + end, [&](int64_t position, const T* value) {
+                sum = multiply_add(widen(value[d]), weights[r][position - part], sum);
+            });
+            query[r].out[d] = sum;
+        }
+}
+
+// `count` queries of heads of `size`, no more than QUERIES, against the keys of the part that begins at position `part`.
+template <class T>
+void attend(const Query* query, int count, int64_t size, const Pages<T>& keys, const Pages<T>& values, int64_t part) {
+    float scores[QUERIES][PART];
+    int64_t most = 0, begin = 0;
+    for (int r = 0; r < count; r++) most = query[r].keys > most ? query[r].keys : most;
+    for (; begin + BLOCKS * W <= most; begin += BLOCKS * W)
+        score<T, BLOCKS>(query, count, size, keys, part, begin, begin + BLOCKS * W, scores);
+    for (; begin < most; begin += W)
+        score<T, 1>(query, count, size, keys, part, begin, begin + W < most ? begin + W : most, scores);
+    for (int r = 0; r < count; r++) weights_of(query[r], scores[r]);
+    by_together(count, [&](int first, auto together) {
+        constexpr int R = together();
+        const Query* const q = query + first;
+        int64_t all = q->keys;
+        for (int r = 1; r < R; r++) all = q[r].keys < all ? q[r].keys : all;
+        weigh_all<T, R>(q, size, values, part, 0, all, scores + first);
+        // Not by weights of zero: what a later token has there need not be a number.
+        for (int r = 0; r < R; r++)
+            if (all < q[r].keys) weigh_all<T, 1>(q + r, size, values, part, all, q[r].keys, scores + first + r);
+    });
 }

@@ -6,12 +6,12 @@
 #include <cmath>
 
 #include "activation.h"
-#include "model.h"
+#include "runs.h"
 
 template <class T> class Run {
   public:
     Run(const Model& model, const Sweep& sweep, const Room<T>& room, int64_t parts, Team team)
-        : m(model), s(sweep), room(room), parts(parts), team(team) {}
+        : m(model), s(sweep), room(room), parts(parts), team(team), runs(model, sweep, parts, team.threads) {}
 
     void all() {
         const Tiles tiles;
@@ -231,26 +231,30 @@ template <class T> class Run {
             to += s.places[t] * kv;
             for (int64_t i = 0; i < size; i++) narrow(x[i], to + i);
         });
-        const int64_t bunches = (group + HEADS - 1) / HEADS;
-        team.share(s.tokens * parts * m.kv_heads * bunches, [&](int64_t task, int64_t) {
-            const int64_t bunch = task % bunches, head = task / bunches % m.kv_heads, part = task / bunches / m.kv_heads % parts;
-            const int64_t t = task / bunches / m.kv_heads / parts, context = s.positions[t] + 1;
-            const int64_t begin = part * PART, end = begin + PART < context ? begin + PART : context;
-            if (begin >= context) return;
-            const int32_t* table = s.table + s.seats[t] * s.table_stride;
-            const Pages<T> k{keys + head * size, table, s.page_size, kv}, v{values + head * size, table, s.page_size, kv};
-            const int64_t query = head * group + bunch * HEADS, at = (t * parts + part) * m.heads + query;
-            const float* slopes = m.slopes ? m.slopes + query : nullptr;
-            const float* q = room.qkv + t * room.heads + query * size;
-            float *out = room.partial + at * size, *most = room.most + at, *total = room.total + at;
-            switch (group - bunch * HEADS) {
-                case 1: attend<T, 1>(q, size, k, v, begin, end, context - 1, slopes, out, most, total); break;
-                case 2: attend<T, 2>(q, size, k, v, begin, end, context - 1, slopes, out, most, total); break;
-                case 3: attend<T, 3>(q, size, k, v, begin, end, context - 1, slopes, out, most, total); break;
-                default: attend<T, 4>(q, size, k, v, begin, end, context - 1, slopes, out, most, total);
+        team.share(runs.count * parts * m.kv_heads * runs.bunches, [&](int64_t task, int64_t) {
+            // Who reads the same keys does so behind one another.
+            const int64_t *run = runs.begins + task % runs.count, t0 = run[0], t1 = run[1];
+            const int64_t bunch = task / runs.count % runs.bunches, part = task / runs.count / runs.bunches % parts, begin = part * PART;
+            const int64_t head = task / runs.count / runs.bunches / parts;
+            const int64_t h0 = head * group + bunch * HEADS, h1 = bunch + 1 < runs.bunches ? h0 + HEADS : (head + 1) * group;
+            Query queries[QUERIES];
+            int count = 0;
+            for (int64_t t = t0; t < t1; t++) {
+                const int64_t count_of_keys = s.positions[t] + 1 - begin;
+                for (int64_t h = h0; count_of_keys > 0 && h < h1; h++) {
+                    const int64_t at = (t * parts + part) * m.heads + h;
+                    queries[count++] = {
+                        room.qkv + t * room.heads + h * size, count_of_keys < PART ? count_of_keys : PART, begin - s.positions[t],
+                        m.slopes ? m.slopes[h] : 0.0f, room.partial + at * size, room.most + at, room.total + at,
+                    };
+                }
             }
-            if (parts == 1)
-                for (int64_t h = 0; h < HEADS && h < group - bunch * HEADS; h++) combine(t, query + h);
+            if (!count) return;
+            const int32_t* table = s.table + s.seats[t0] * s.table_stride;
+            const Pages<T> k{keys + head * size, table, s.page_size, kv}, v{values + head * size, table, s.page_size, kv};
+            attend(queries, count, size, k, v, begin);
+            for (int64_t t = t0; parts == 1 && t < t1; t++)
+                for (int64_t h = h0; h < h1; h++) combine(t, h);
         });
         if (parts > 1) team.share(s.tokens * m.heads, [&](int64_t task, int64_t) { combine(task / m.heads, task % m.heads); });
     }
@@ -274,10 +278,14 @@ template <class T> class Run {
         T* to = room.attended + t * room.attended_width + head * size;
         for (int64_t part = 0; part < own; part++) sum += room.total[at(part)] * expf(room.most[at(part)] - most);
         for (int64_t part = 0; part < own; part++) room.total[at(part)] = expf(room.most[at(part)] - most) / sum;  // now its weight
-        for (int64_t i = 0; i < size; i++) {
-            float value = 0;
-            for (int64_t part = 0; part < own; part++) value += room.partial[at(part) * size + i] * room.total[at(part)];
-            narrow(value, to + i);
+        for (int64_t i = 0; i < size; i += W) {
+            const int64_t left = size - i;
+            Floats values = {};
+            for (int64_t part = 0; part < own; part++) {
+                const float* from = room.partial + at(part) * size + i;
+                values = multiply_add(left < W ? load_part(from, left) : load(from), splat(room.total[at(part)]), values);
+            }
+            put(values, to + i, left);
         }
     }
 
@@ -286,4 +294,5 @@ template <class T> class Run {
     const Room<T>& room;
     const int64_t parts;
     Team team;
+    const Runs runs;
 };
