@@ -1,9 +1,10 @@
-"""The compiled sweep of few tokens as processors with fewer instructions than this one run it."""
+"""The compiled sweep of few tokens as processors with other instructions than this one run it."""
 
 from __future__ import annotations
 
 import platform
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,28 @@ def test_processors_with_fewer_instructions(plainer: CpuLibrary, name: str, dtyp
     found = swept(model, FewTokens(model, plainer), batch, 64)[1].float()
     error = 2e-5 if dtype == torch.float32 else 0.1
     torch.testing.assert_close(found, wanted, rtol=error, atol=error * float(wanted.abs().max()))
+
+
+@pytest.fixture(scope="module")
+def tiled(tmp_path_factory: pytest.TempPathFactory) -> CpuLibrary:
+    """The kernels as processors with AMX have them, whose tiles are software here."""
+    if platform.machine() != "x86_64":
+        pytest.skip("for x86 processors")
+    path = tmp_path_factory.mktemp("kernels") / "cpu.so"
+    build(["c++", "-include", str(Path(__file__).with_name("software_tiles.h"))], path, "-march=native")
+    return CpuLibrary(path)
+
+
+@pytest.mark.parametrize("rows", [1, 16, 17, 32, 33, 48, 64])
+def test_processors_with_tiles(tiled: CpuLibrary, rows: int) -> None:
+    """Products of any number of rows, in layers and in the head."""
+    model = model_of(replace(SPECS["wide"], vocabulary=96), torch.bfloat16)
+    batch = batch_of([(rows, rows + 5)], 96, 64)
+    model.pack()
+    wanted, scores, _ = swept(model, FewTokens.of(model), batch, 64)
+    few = FewTokens(model, tiled)
+    assert few._layers[0].up.block % 32 == 0 < few._layers[0].up.block
+    assert few.projects(wanted)
+    found, its_scores, _ = swept(model, few, batch, 64)
+    for each, reference in ((found, wanted), (its_scores, scores)):
+        torch.testing.assert_close(each.float(), reference.float(), rtol=0.03, atol=0.03 * float(reference.abs().max()))

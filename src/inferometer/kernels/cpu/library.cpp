@@ -63,28 +63,32 @@ template <class T> void project_few_bits(const Linear& map, int64_t rows, const 
 template <class T> void project(const Linear& map, int64_t rows, const T* x, T* out, const OpenMP& omp) {
     if (map.kind) return project_few_bits(map, rows, x, out, omp);
     Shared shared;
-    const auto put = [&](const float* y, int64_t row_stride, int64_t stride, int64_t chunk, int64_t count) {
-        for (int64_t t = 0; t < rows; t++) {
-            T* to = out + t * map.outputs + chunk * chunk_size(map);
+    const auto put = [&](const float* y, int64_t row_stride, int64_t stride, int64_t chunk, int64_t count, int64_t first, int64_t some) {
+        for (int64_t t = 0; t < some; t++) {
+            T* to = out + (first + t) * map.outputs + chunk * chunk_size(map);
             for (int64_t i = 0; i < count; i++) narrow(y[t * row_stride + i * stride], to + i);
         }
     };
 #if TILES
     if constexpr (sizeof(T) == 2)
-        if (map.inputs % 32 == 0 && map.inputs <= WIDEST_COLUMNS && map.outputs % TILE_ROWS == 0 && tiles_allowed()) {
-            const int64_t width = rows > TILE_ROWS ? 2 * TILE_ROWS : TILE_ROWS;
-            static thread_local Bfloat16 columns[WIDEST_COLUMNS * 2 * TILE_ROWS];
-            for (int64_t k = 0; k < map.inputs; k += 2)
-                for (int64_t t = 0; t < width; t++)
-                    for (int64_t i = 0; i < 2; i++) columns[k * width + 2 * t + i] = t < rows ? x[t * map.inputs + k + i] : T{0};
-            const Bfloat16* from = columns;  // of this thread, which the others read
+        if (map.inputs % 32 == 0 && map.outputs % TILE_ROWS == 0 && tiles_allowed()) {
+            // Rows as columns, 16 or 32 of them at a time: [rows / width][inputs / 2][width][2].
+            const int64_t width = rows > TILE_ROWS ? MOST_TILED : TILE_ROWS, turned = (rows + width - 1) / width * width;
+            const std::unique_ptr<Bfloat16[]> columns(new Bfloat16[turned * map.inputs]);
+            for (int64_t row = 0; row < turned; row += width)
+                for (int64_t k = 0; k < map.inputs; k += 2)
+                    for (int64_t t = 0; t < width; t++)
+                        for (int64_t i = 0; i < 2; i++)
+                            columns[row * map.inputs + k * width + 2 * t + i] = row + t < rows ? x[(row + t) * map.inputs + k + i] : T{0};
             return in_parallel(omp, [&](int threads, int id) {
                 const Tiles tiles;
                 Team(shared, threads, id).share(map.outputs / TILE_ROWS, [&](int64_t chunk, int64_t next) {
-                    float y[TILE_ROWS * 2 * TILE_ROWS];
-                    const T* w = (const T*)chunk_at<T>(map, chunk);
-                    rows_by_tiles(w, map.inputs, width, from, y, next < 0 ? w : (const T*)chunk_at<T>(map, next));
-                    put(y, 1, width, chunk, TILE_ROWS);
+                    const T *w = (const T*)chunk_at<T>(map, chunk), *ahead = next < 0 ? w : (const T*)chunk_at<T>(map, next);
+                    for (int64_t row = 0; row < rows; row += width) {
+                        float y[TILE_ROWS * MOST_TILED];
+                        rows_by_tiles(w, map.inputs, width, columns.get() + row * map.inputs, y, ahead);
+                        put(y, 1, width, chunk, TILE_ROWS, row, rows - row < width ? rows - row : width);
+                    }
                 });
             });
         }
@@ -93,7 +97,7 @@ template <class T> void project(const Linear& map, int64_t rows, const T* x, T* 
         Team(shared, threads, id).share(chunks_of(map), [&](int64_t chunk, int64_t next) {
             float y[MOST_TOKENS * WIDEST_CHUNK];
             const int64_t count = multiply(map, chunk, rows, x, map.inputs, y, next < 0 ? nullptr : chunk_at<T>(map, next));
-            put(y, WIDEST_CHUNK, 1, chunk, count);
+            put(y, WIDEST_CHUNK, 1, chunk, count, 0, rows);
         });
     });
 }

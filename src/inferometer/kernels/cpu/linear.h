@@ -25,7 +25,6 @@ constexpr int64_t MOST_TOKENS = 512;  // of a sweep
 constexpr int64_t CHUNK = 16;  // outputs of a task, unless the layout has blocks
 constexpr int64_t WIDEST_CHUNK = 64;
 constexpr int64_t AHEAD_BYTES = 8192;
-constexpr int64_t WIDEST_COLUMNS = 8192;  // inputs of a map whose x is turned for tiles
 
 inline void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
 
@@ -177,9 +176,10 @@ int64_t multiply(const Linear& map, int64_t chunk, int64_t rows, const T* x, int
     if constexpr (sizeof(T) == 2)
         if (map.block % 32 == 0 && map.block && map.stride % 32 == 0 && tiles_allowed()) {
             const T* w = (const T*)map.weight + first * map.stride;
-            for (int64_t column = 0; column < count; column += 32)
-                pairs_by_tiles(w + 2 * column, map.block, rows, x, x_stride, map.stride, out + column, WIDEST_CHUNK, column > 0,
-                               (const char*)ahead);
+            for (int64_t row = 0; row < rows; row += MOST_TILED)
+                for (int64_t column = 0; column < count; column += 32)
+                    pairs_by_tiles(w + 2 * column, map.block, rows - row, x + row * x_stride, x_stride, map.stride,
+                                   out + row * WIDEST_CHUNK + column, WIDEST_CHUNK, column > 0 || row > 0, (const char*)ahead);
             done = true;
         }
 #endif

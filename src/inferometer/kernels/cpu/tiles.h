@@ -11,6 +11,7 @@
 #endif
 
 constexpr int64_t TILE_ROWS = 16;
+constexpr int64_t MOST_TILED = 2 * TILE_ROWS;  // rows that are multiplied at a time
 
 #if TILES
 
@@ -45,7 +46,7 @@ class Tiles {
     alignas(64) uint8_t before_[64];
 };
 
-// 32 columns of a block for 16 or 32 rows of x; out: rows `width` floats apart, all 16 or 32 written.
+// 32 columns of a block for the first 16 rows of x, or 32 if there are more; out: rows `width` floats apart, all 16 or 32 written.
 // w: [stride / 2][block][2]. again: the block has been read before, for other columns. ahead: what is read next.
 inline void pairs_by_tiles(const Bfloat16* w, int64_t block, int64_t rows, const Bfloat16* x, int64_t x_stride, int64_t stride, float* out,
                            int64_t width, bool again, const char* ahead) {
