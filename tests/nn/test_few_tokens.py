@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from inferometer.engine.sampler import SamplingBatch, SamplingRow, sample
 from inferometer.model.spec import Activation, Alibi, LearnedPositions, ModelSpec, Rotary
+from inferometer.nn import few_tokens
 from inferometer.nn.batch import CachedRows, RaggedBatch
 from inferometer.nn.cache import PagedCache
 from inferometer.nn.few_tokens import FewTokens
@@ -192,25 +193,45 @@ def test_greedy_is_the_samplers(vocabulary: int, dtype: torch.dtype) -> None:
     torch.testing.assert_close(logprobs, wanted.logprobs, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("dtype", "wanted"), [(torch.float32, 512), (torch.bfloat16, 64)])
-def test_sweeps_of_many_tokens_and_without_a_cache_are_left_to_the_modules(dtype: torch.dtype, wanted: int) -> None:
+@pytest.mark.parametrize("matrix_units", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_left_to_the_modules(dtype: torch.dtype, matrix_units: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sweeps without a cache, more rows of a head than it takes, and whole matrices where a processor multiplies them."""
     model = model_of(SPECS["llama"], dtype)
-    few = few_of(model)
-    cache = cache_of(model.spec, model.dtype, 64)
-    assert few.serves(batch_of([(wanted, wanted)], 97, 64), cache)
-    assert not few.serves(batch_of([(wanted + 1, wanted + 1)], 97, 64), cache)
+    library = few_of(model)._library
+    monkeypatch.setattr(library, "matrix_units", matrix_units)
+    few, cache = FewTokens(model, library), cache_of(model.spec, model.dtype, 64)
+    at_once = 64 if matrix_units and dtype == torch.bfloat16 else 512
+    for tokens in (at_once, at_once + 1):
+        batch = batch_of([(tokens, tokens)], 97, 64)
+        assert few.serves(batch, cache) is (at_once == 512 or tokens == at_once)
+        assert few.projects(torch.zeros(tokens, model.spec.hidden, dtype=dtype)) is (tokens == at_once)
     assert not few.serves(batch_of([(1, 5)], 97, 64), None)
-    for rows, taken in ((wanted, True), (wanted + 1, False)):
-        assert few.projects(torch.zeros(rows, model.spec.hidden, dtype=dtype)) is taken
 
 
 @pytest.mark.parametrize("name", ["llama", "bloom", "sizes that fit nothing", "wide"])
 def test_a_long_prompt_in_float32_is_that_of_the_modules(name: str) -> None:
     model = model_of(SPECS[name], torch.float32)
-    batch = batch_of([(1, 40), (1, 9), (300, 410), (210, 210)], model.spec.vocabulary, 256)
+    batch = batch_of([(1, 40), (1, 9), (700, 810), (210, 210)], model.spec.vocabulary, 256)
     wanted = swept(model, None, batch, 256)
     for found, reference in zip(swept(model, few_of(model), batch, 256), wanted, strict=True):
         torch.testing.assert_close(found, reference, rtol=1e-4, atol=2e-5 * float(reference.abs().max()))
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["llama", "bloom", "wide"])
+def test_neither_threads_nor_room_change_a_bit_of_a_long_prompt(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of(SPECS[name], dtype)
+    model.pack()
+    batch = batch_of([(1, 40), (700, 810), (210, 210)], 97, 256)
+    torch.set_num_threads(1)
+    wanted = swept(model, model.few_tokens, batch, 256)
+    torch.set_num_threads(9)
+    monkeypatch.setattr(few_tokens, "_SCRATCH_BYTES", 1)
+    hidden, _, cache = swept(model, model.few_tokens, batch, 256)  # of so many rows the logits are torch's
+    assert torch.equal(hidden, wanted[0])
+    assert torch.equal(cache, wanted[2])
 
 
 def test_models_that_it_does_not_run() -> None:

@@ -44,7 +44,8 @@ class OpenMP(ctypes.Structure):
 
 
 class CpuLibrary:
-    """The compiled kernels. most_tokens: the most rows that they take.
+    """The compiled kernels. most_tokens: the most rows that they take. matrix_units: whether libraries may have units here for products of
+    whole matrices of bfloat16.
 
     run_sweep, run_part, run_linear, run_greedy, scratch_bytes: as `cpu/library.cpp` declares them.
     """
@@ -63,6 +64,7 @@ class CpuLibrary:
         library.run_greedy.argtypes = (flag, number, number, pointer, pointer, pointer, pointer)
         library.run_sweep.restype = library.run_part.restype = library.run_linear.restype = library.run_greedy.restype = None
         self.most_tokens: int = library.most_tokens()
+        self.matrix_units = bool(library.matrix_units())
         self.scratch_bytes: Callable[..., int] = library.scratch_bytes
         self.run_sweep: Callable[..., None] = library.run_sweep
         self.run_part: Callable[..., None] = library.run_part

@@ -30,10 +30,11 @@ DTYPES: Final = (torch.float32, torch.bfloat16)
 # Numbered as in cpu/widened.h.
 _KINDS: Final = ("plain", "int8", "int4", "fp8")
 _SCALES: Final = (torch.float32, torch.float16, torch.bfloat16)
-_MOST_TOKENS: Final = 64
-"""Of a sweep, so that 32 sequences decode in one beside 32 tokens of a prompt. Beyond, torch's products of bfloat16 are up to a fifth
-faster where nothing else runs, and weights in few bits, which the kernels widen for every eight tokens, are better widened once. Of float32
-there is no such number: 768 tokens of the embedded model take 1.42 s of one core in pieces of 384, and 2.05 by torch's operations."""
+_FEW_TOKENS: Final = 64
+"""Of a sweep of weights in few bits, which the kernels widen for every eight tokens and which are better widened once for more, and of
+bfloat16 where a processor multiplies whole matrices of it. So many that 32 sequences decode in one beside 32 tokens of a prompt."""
+_SCRATCH_BYTES: Final = 64 << 20
+"""Of a call: the parts of long contexts take as much room as hundreds of tokens have. Down to _FEW_TOKENS tokens."""
 
 
 class _Norm(ctypes.Structure):
@@ -119,8 +120,9 @@ class FewTokens:
         else:
             self._head = _Linear(self._hold(head.detach()), None, *head.shape, head.shape[1], 0)
         plain = all(each.kind == 0 for layer in self._layers for each in (layer.qkv, layer.output, layer.up, layer.down))
-        few = self._bfloat16 or not plain or self._head.kind != 0
-        self._most_tokens = min(library.most_tokens, _MOST_TOKENS) if few else library.most_tokens
+        few = not plain or self._head.kind != 0 or (self._bfloat16 and library.matrix_units)
+        self._at_once = min(library.most_tokens, _FEW_TOKENS) if few else library.most_tokens
+        self._any = not few
 
     @classmethod
     def of(cls, model: Transformer) -> FewTokens | None:
@@ -141,7 +143,7 @@ class FewTokens:
             return False
         if batch.rows is None or batch.rows.brought is not None:
             return False
-        return batch.token_ids.shape[0] <= self._most_tokens
+        return self._any or batch.token_ids.shape[0] <= self._at_once
 
     def sweep(
         self, x: Tensor, batch: RaggedBatch, cache: PagedCache, rotation: tuple[Tensor, Tensor] | None, ranks: Collective = ALONE
@@ -157,18 +159,33 @@ class FewTokens:
             seats = seats.repeat_interleave(torch.tensor(batch.query_lengths), output_size=batch.token_ids.shape[0])
         cos, sin = (None, None) if rotation is None else (part.float().contiguous() for part in rotation)
         x = x.contiguous()
-        parts = (x, cos, sin, batch.positions, rows.places, seats.contiguous(), rows.table)
+        parts = (x, cos, sin, batch.positions, rows.places, seats.contiguous())
+        first = 0
+        while first < x.shape[0]:
+            # A token's keys are in the cache by the time that one after it attends.
+            left = parts if first == 0 else tuple(None if part is None else part[first:] for part in parts)
+            first += self._call(left, rows.table, cache, ranks)
+        return x
+
+    def _call(self, parts: tuple[Tensor | None, ...], table: Tensor, cache: PagedCache, ranks: Collective) -> int:
+        """Runs as many of the tokens as one call takes: how many. parts: x, which the states replace, to seats, as _Sweep has them."""
+        x = cast("Tensor", parts[0])
         sweep = _Sweep(
-            x.shape[0], *(None if part is None else part.data_ptr() for part in parts), rows.table.stride(0), cache.page_size,
-            cache.keys.data_ptr(), cache.values.data_ptr(), cache.keys.stride(0),
+            min(x.shape[0], self._at_once), *(None if part is None else part.data_ptr() for part in (*parts, table)), table.stride(0),
+            cache.page_size, cache.keys.data_ptr(), cache.values.data_ptr(), cache.keys.stride(0),
         )  # fmt: skip
+        while (needed := self._library.scratch_bytes(ctypes.byref(self._model), ctypes.byref(sweep))) > _SCRATCH_BYTES:
+            if sweep.tokens <= _FEW_TOKENS:
+                break
+            sweep.tokens = max(_FEW_TOKENS, sweep.tokens // 2)
         # Zeros are not needed; the allocator hands the same memory out again, so that this costs next to nothing.
-        scratch = torch.empty(self._library.scratch_bytes(ctypes.byref(self._model), ctypes.byref(sweep)) + 64, dtype=torch.uint8)
+        scratch = torch.empty(needed + 64, dtype=torch.uint8)
         sweep.scratch = -(-scratch.data_ptr() // 64) * 64
+        count: int = sweep.tokens
         if ranks.size == 1:
             self._library.run_sweep(ctypes.byref(self._model), ctypes.byref(sweep), ctypes.byref(self._library.openmp()))
-            return x
-        sums = torch.empty(x.shape, dtype=torch.float32)
+            return count
+        sums = torch.empty((count, x.shape[1]), dtype=torch.float32)
         sweep.sums = sums.data_ptr()
         halves = 2 * len(self._layers)
         for part in range(halves + 1):
@@ -177,11 +194,11 @@ class FewTokens:
                 total = ranks.all_reduce(sums)
                 if total is not sums:
                     sums.copy_(total)
-        return x
+        return count
 
     def projects(self, hidden: Tensor) -> bool:
         """Whether `project` takes these rows, (rows, embedding)."""
-        return hidden.shape[0] <= self._most_tokens and hidden.shape[1] == self._head.inputs and self._head.outputs > 0
+        return hidden.shape[0] <= self._at_once and hidden.shape[1] == self._head.inputs and self._head.outputs > 0
 
     def project(self, hidden: Tensor) -> Tensor:
         """(rows, embedding) -> (rows, tokens), by the rows of the head's matrix that this rank has."""

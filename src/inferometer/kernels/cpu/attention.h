@@ -5,8 +5,11 @@
 #include "turned.h"
 
 constexpr int64_t PART = 256;              // keys of a task
-constexpr int HEADS = 4;                   // query heads of a task, which share the reading of a key
-constexpr int QUERIES = 16;                // queries of a task: its heads, of as many tokens that follow one another as that leaves
+constexpr int HEADS = 4;                   // query heads of a key head that are a task's
+constexpr int SHARING = 16;                // queries that read the same keys: those heads, of as many tokens that follow one another
+constexpr int KEY_HEADS = 4;               // of a task: keys of neighbouring heads lie side by side, and memory likes longer stretches
+constexpr int QUERIES = SHARING * KEY_HEADS;
+constexpr int64_t STRETCH = 64;            // keys of one head that are read before those of the next
 constexpr int BLOCKS = 4;                  // vectors of keys that are turned at a time
 constexpr int SUMS = W == 8 ? 8 : 16;      // vectors that are added to at a time: AVX2 has half as many registers as the others
 constexpr int TOGETHER = SUMS / 2;         // queries that they are of at most
@@ -19,6 +22,9 @@ template <class T> struct Pages {
     const T* memory;
     const int32_t* table;
     int64_t page_size, stride;
+
+    // Of the head whose numbers are so many behind.
+    Pages behind(int64_t numbers) const { return {memory + numbers, table, page_size, stride}; }
 
     // run(position, pointer) for the positions from begin to end.
     template <class F> void each(int64_t begin, int64_t end, F run) const {
@@ -136,25 +142,41 @@ void weigh_all(const Query* query, int64_t size, const Pages<T>& values, int64_t
         }
 }
 
-// `count` queries of heads of `size`, no more than QUERIES, against the keys of the part that begins at position `part`.
+// R queries of one head: their values from `begin` to `end` of the part.
+template <class T, int R>
+void weigh_stretch(const Query* query, int64_t size, const Pages<T>& values, int64_t part, int64_t begin, int64_t end,
+                   const float (*weights)[PART]) {
+    int64_t all = query->keys;
+    for (int r = 1; r < R; r++) all = query[r].keys < all ? query[r].keys : all;
+    if (begin < all) weigh_all<T, R>(query, size, values, part, begin, end < all ? end : all, weights);
+    // What not all attend to is not weighed by zero: what a later token has there need not be a number.
+    for (int r = 0; r < R; r++) {
+        const int64_t first = begin < all ? all : begin, last = end < query[r].keys ? end : query[r].keys;
+        if (first < last) weigh_all<T, 1>(query + r, size, values, part, first, last, weights + r);
+    }
+}
+
+// Queries of `heads` neighbouring key heads of `size`, `count` of each, against the keys of the part that begins at position `part`.
+// count: no more than SHARING. Those of the first head come first; keys and values are its own.
 template <class T>
-void attend(const Query* query, int count, int64_t size, const Pages<T>& keys, const Pages<T>& values, int64_t part) {
+void attend(const Query* query, int count, int heads, int64_t size, const Pages<T>& keys, const Pages<T>& values, int64_t part) {
     float scores[QUERIES][PART];
     int64_t most = 0, begin = 0;
     for (int r = 0; r < count; r++) most = query[r].keys > most ? query[r].keys : most;
-    for (; begin + BLOCKS * W <= most; begin += BLOCKS * W)
-        score<T, BLOCKS>(query, count, size, keys, part, begin, begin + BLOCKS * W, scores);
-    for (; begin < most; begin += W)
-        score<T, 1>(query, count, size, keys, part, begin, begin + W < most ? begin + W : most, scores);
-    for (int r = 0; r < count; r++) weights_of(query[r], scores[r]);
-    by_together(count, [&](int first, auto together) {
-        constexpr int R = together();
-        const Query* const q = query + first;
-        int64_t all = q->keys;
-        for (int r = 1; r < R; r++) all = q[r].keys < all ? q[r].keys : all;
-        weigh_all<T, R>(q, size, values, part, 0, all, scores + first);
-        // Not by weights of zero: what a later token has there need not be a number.
-        for (int r = 0; r < R; r++)
-            if (all < q[r].keys) weigh_all<T, 1>(q + r, size, values, part, all, q[r].keys, scores + first + r);
-    });
+    for (; begin + STRETCH <= most; begin += STRETCH)
+        for (int head = 0; head < heads; head++)
+            for (int64_t i = 0; i < STRETCH; i += BLOCKS * W)
+                score<T, BLOCKS>(query + head * count, count, size, keys.behind(head * size), part, begin + i, begin + i + BLOCKS * W,
+                                 scores + head * count);
+    for (int head = 0; head < heads; head++)
+        for (int64_t i = begin; i < most; i += W)
+            score<T, 1>(query + head * count, count, size, keys.behind(head * size), part, i, i + W < most ? i + W : most,
+                        scores + head * count);
+    for (int r = 0; r < heads * count; r++) weights_of(query[r], scores[r]);
+    for (begin = 0; begin < most; begin += STRETCH)
+        for (int head = 0; head < heads; head++)
+            by_together(count, [&](int first, auto together) {
+                weigh_stretch<T, together()>(query + head * count + first, size, values.behind(head * size), part, begin,
+                                             begin + STRETCH < most ? begin + STRETCH : most, scores + head * count + first);
+            });
 }

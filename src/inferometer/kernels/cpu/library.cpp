@@ -123,6 +123,15 @@ template <class T> void choose(int64_t rows, int64_t vocabulary, const T* scores
 
 EXPORTED int64_t most_tokens() { return MOST_TOKENS; }
 
+// Whether libraries have units for products of whole matrices of bfloat16 here, or may have them: AMX, and whatever is not x86.
+EXPORTED int32_t matrix_units() {
+#if defined(__x86_64__)
+    return tiles_allowed();
+#else
+    return 1;
+#endif
+}
+
 EXPORTED int64_t scratch_bytes(const Model* model, const Sweep* s) {
     const int64_t parts = parts_of(*s);
     return model->bfloat16 ? Room<Bfloat16>(*model, s->tokens, parts, nullptr).bytes : Room<float>(*model, s->tokens, parts, nullptr).bytes;

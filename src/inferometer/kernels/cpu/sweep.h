@@ -3,9 +3,8 @@
 // Sums, the residual stream and what lies between a linear map and its activation are float32; what a linear map reads, and keys and
 // values, are of the model's type.
 #pragma once
-#include <cmath>
-
 #include "activation.h"
+#include "norm.h"
 #include "runs.h"
 
 template <class T> class Run {
@@ -51,7 +50,7 @@ template <class T> class Run {
         team.share(s.tokens, [&](int64_t t, int64_t) {
             T* to = (T*)s.x + t * m.hidden;
             const float* x = room.x + t * room.hidden;
-            if (m.has_final_norm) return norm(m.final_norm, x, to, nullptr);
+            if (m.has_final_norm) return norm(m, m.final_norm, x, to, nullptr);
             for (int64_t i = 0; i < m.hidden; i++) narrow(x[i], to + i);
         });
     }
@@ -106,7 +105,7 @@ template <class T> class Run {
     void norms(const Norm& weights) {
         team.share(s.tokens, [&](int64_t t, int64_t) {
             const int64_t at = t * room.hidden;
-            norm(weights, room.x + at, room.normed + at, room.base + at);
+            norm(m, weights, room.x + at, room.normed + at, room.base + at);
         });
     }
 
@@ -120,38 +119,14 @@ template <class T> class Run {
         team.share(s.tokens, [&](int64_t t, int64_t) { memcpy(room.x + t * room.hidden, room.base + t * room.hidden, 4 * m.hidden); });
     }
 
-    void norm(const Norm& weights, const float* x, T* to, float* also) const {
-        float mean = 0;
-        if (!m.rms) mean = total(x, [](Floats v) { return v; }) / m.hidden;
-        const Floats centre = splat(mean);
-        const float square = total(x, [&](Floats v) { return (v - centre) * (v - centre); }, mean * mean);
-        const float factor = 1.0f / sqrtf(square / m.hidden + m.epsilon);
-        for (int64_t i = 0; i < m.hidden; i++) {
-            float y = (x[i] - mean) * factor;
-            if (weights.weight) y *= weights.weight[i];
-            if (weights.bias) y += weights.bias[i];
-            narrow(y, to + i);
-            if (also) also[i] = y;
-        }
-    }
-
-    // The sum of f over a row. beyond: f of the zeros that fill up the last vector.
-    template <class F> float total(const float* x, F f, float beyond = 0) const {
-        Floats sums = {};
-        int64_t i = 0;
-        for (; i + W <= m.hidden; i += W) sums += f(load(x + i));
-        if (i < m.hidden) sums += f(load_part(x + i, m.hidden - i));
-        return sum(sums) - (i < m.hidden ? float(W - (m.hidden - i)) * beyond : 0.0f);
-    }
-
     // epilogue(token, first output, count, values) for parts of x weight^T + bias. then: the map whose weights are wanted next.
     template <class F> void linear(const Linear& map, const T* x, int64_t width, const Linear* then, F epilogue) {
         prepare_all(map, x, width);
         const void* onward = then ? chunk_at<T>(*then, team.first(chunks_of(*then))) : nullptr;
-        team.share(chunks_of(map), [&](int64_t chunk, int64_t next) {
+        share_rows(chunks_of(map), [&](int64_t chunk, int64_t first, int64_t rows, int64_t next) {
             float y[MOST_TOKENS * WIDEST_CHUNK];
-            const int64_t count = part(map, chunk, x, width, y, next < 0 ? onward : chunk_at<T>(map, next));
-            for (int64_t t = 0; t < s.tokens; t++) epilogue(t, chunk * chunk_size(map), count, y + t * WIDEST_CHUNK);
+            const int64_t count = part(map, chunk, first, rows, x, width, y, next < 0 ? onward : chunk_at<T>(map, next));
+            for (int64_t t = 0; t < rows; t++) epilogue(first + t, chunk * chunk_size(map), count, y + t * WIDEST_CHUNK);
         });
     }
 
@@ -163,9 +138,23 @@ template <class T> class Run {
         });
     }
 
-    int64_t part(const Linear& map, int64_t chunk, const T* x, int64_t width, float* y, const void* ahead) {
-        if (map.kind) return multiply_few_bits<T>(map, chunk, s.tokens, room.prepared, room.prepared_width, room.units, y);
-        return multiply(map, chunk, s.tokens, x, width, y, ahead);
+    int64_t part(const Linear& map, int64_t chunk, int64_t first, int64_t rows, const T* x, int64_t width, float* y, const void* ahead) {
+        if (!map.kind) return multiply(map, chunk, rows, x + first * width, width, y, ahead);
+        const float* prepared = room.prepared + first * room.prepared_width;
+        return multiply_few_bits<T>(map, chunk, rows, prepared, room.prepared_width, room.units + first, y);
+    }
+
+    // run(chunk, first row, rows, next chunk) for each of `chunks` and all rows: those of many tokens in more tasks than one where threads
+    // would have nothing to do. The next is what this thread is likely to run then, -1 if nothing of its own is left.
+    template <class F> void share_rows(int64_t chunks, F run) {
+        int64_t most = s.tokens;
+        while (most > 4 * TILE_ROWS && (s.tokens + most - 1) / most * chunks < 4 * team.threads)
+            most = (most / 2 + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
+        const int64_t cuts = (s.tokens + most - 1) / most;
+        team.share(chunks * cuts, [&](int64_t task, int64_t next) {
+            const int64_t first = task % cuts * most, left = s.tokens - first;
+            run(task / cuts, first, left < most ? left : most, next < 0 ? -1 : next / cuts);
+        });
     }
 
     void feed_forward(const Layer& l) {
@@ -183,14 +172,14 @@ template <class T> class Run {
             const int64_t chunks = width / size;
             prepare_all(l.up, room.normed, room.hidden);
             const void* onward = chunk_at<T>(l.down, team.first(chunks_of(l.down)));
-            team.share(chunks, [&](int64_t chunk, int64_t next) {
+            share_rows(chunks, [&](int64_t chunk, int64_t first, int64_t rows, int64_t next) {
                 float gate[MOST_TOKENS * WIDEST_CHUNK], value[MOST_TOKENS * WIDEST_CHUNK];
-                part(l.up, chunk, room.normed, room.hidden, gate, chunk_at<T>(l.up, chunk + chunks));
-                part(l.up, chunk + chunks, room.normed, room.hidden, value, next < 0 ? onward : chunk_at<T>(l.up, next));
-                for (int64_t t = 0; t < s.tokens; t++)
+                part(l.up, chunk, first, rows, room.normed, room.hidden, gate, chunk_at<T>(l.up, chunk + chunks));
+                part(l.up, chunk + chunks, first, rows, room.normed, room.hidden, value, next < 0 ? onward : chunk_at<T>(l.up, next));
+                for (int64_t t = 0; t < rows; t++)
                     for (int64_t i = 0; i < size; i += W) {
                         const int64_t at = t * WIDEST_CHUNK + i;
-                        T* const to = room.activated + t * room.inner + chunk * size + i;
+                        T* const to = room.activated + (first + t) * room.inner + chunk * size + i;
                         put(activate(load(gate + at), m.activation) * load(value + at), to, size - i);
                     }
             });
@@ -231,30 +220,33 @@ template <class T> class Run {
             to += s.places[t] * kv;
             for (int64_t i = 0; i < size; i++) narrow(x[i], to + i);
         });
-        team.share(runs.count * parts * m.kv_heads * runs.bunches, [&](int64_t task, int64_t) {
+        team.share(runs.count * runs.bunches * runs.bundles * parts, [&](int64_t task, int64_t) {
             // Who reads the same keys does so behind one another.
             const int64_t *run = runs.begins + task % runs.count, t0 = run[0], t1 = run[1];
-            const int64_t bunch = task / runs.count % runs.bunches, part = task / runs.count / runs.bunches % parts, begin = part * PART;
-            const int64_t head = task / runs.count / runs.bunches / parts;
-            const int64_t h0 = head * group + bunch * HEADS, h1 = bunch + 1 < runs.bunches ? h0 + HEADS : (head + 1) * group;
+            const int64_t bunch = task / runs.count % runs.bunches, bundle = task / runs.count / runs.bunches % runs.bundles;
+            const int64_t begin = task / runs.count / runs.bunches / runs.bundles * PART, head = bundle * runs.key_heads;
+            const int64_t end = head + runs.key_heads < m.kv_heads ? head + runs.key_heads : m.kv_heads;
+            const int64_t h0 = bunch * HEADS, h1 = bunch + 1 < runs.bunches ? h0 + HEADS : group;
             Query queries[QUERIES];
             int count = 0;
-            for (int64_t t = t0; t < t1; t++) {
-                const int64_t count_of_keys = s.positions[t] + 1 - begin;
-                for (int64_t h = h0; count_of_keys > 0 && h < h1; h++) {
-                    const int64_t at = (t * parts + part) * m.heads + h;
-                    queries[count++] = {
-                        room.qkv + t * room.heads + h * size, count_of_keys < PART ? count_of_keys : PART, begin - s.positions[t],
-                        m.slopes ? m.slopes[h] : 0.0f, room.partial + at * size, room.most + at, room.total + at,
-                    };
+            for (int64_t k = head; k < end; k++)
+                for (int64_t t = t0; t < t1; t++) {
+                    const int64_t left = s.positions[t] + 1 - begin;
+                    for (int64_t h = k * group + h0; left > 0 && h < k * group + h1; h++) {
+                        const int64_t at = (t * parts + begin / PART) * m.heads + h;
+                        queries[count++] = {
+                            room.qkv + t * room.heads + h * size, left < PART ? left : PART, begin - s.positions[t],
+                            m.slopes ? m.slopes[h] : 0.0f, room.partial + at * size, room.most + at, room.total + at,
+                        };
+                    }
                 }
-            }
             if (!count) return;
             const int32_t* table = s.table + s.seats[t0] * s.table_stride;
             const Pages<T> k{keys + head * size, table, s.page_size, kv}, v{values + head * size, table, s.page_size, kv};
-            attend(queries, count, size, k, v, begin);
+            attend(queries, count / int(end - head), int(end - head), size, k, v, begin);
             for (int64_t t = t0; parts == 1 && t < t1; t++)
-                for (int64_t h = h0; h < h1; h++) combine(t, h);
+                for (int64_t k = head; k < end; k++)
+                    for (int64_t h = k * group + h0; h < k * group + h1; h++) combine(t, h);
         });
         if (parts > 1) team.share(s.tokens * m.heads, [&](int64_t task, int64_t) { combine(task / m.heads, task % m.heads); });
     }
