@@ -32,7 +32,7 @@ SHARPER = 8
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A model in a folder and how it is run. few: whether the kernels for few tokens may serve."""
+    """A model in a folder and how it is run. compiled: whether the kernels for CPUs may serve."""
 
     folder: Path
     quantize: str | None = None
@@ -40,7 +40,7 @@ class Case:
     kv_dtype: str | None = None
     deterministic: bool = False
     weights: str = "dummy"
-    few: bool = True
+    compiled: bool = True
     device: str = "cpu"
 
 
@@ -61,8 +61,8 @@ def model_of(ranks: Collective, case: Case) -> Transformer:
             if parameter.ndim == 2 and name not in model.quantised:
                 parameter.mul_(SHARPER)
     model.pack()
-    if not case.few:
-        model.few_tokens = None
+    if not case.compiled:
+        model.compiled = None
     return model
 
 

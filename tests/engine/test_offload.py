@@ -107,7 +107,7 @@ def test_later_runs_find_the_pages_of_earlier_ones_as_the_resident_engines_do(
     def runs(**options: Any) -> list[list[tuple[list[int], list[float]]]]:
         found = []
         with made("llama", **options) as llm:
-            llm.model.few_tokens = None  # the CPU's own code for few tokens, which adds in another order, is for resident layers
+            llm.model.compiled = None  # the CPU's own code, which adds in another order, is for resident layers
             for number in range(3):
                 found.append([(each.token_ids, each.logprobs) for each in llm.generate(prompts, params)])
                 assert (llm.engine.scheduler.hit_pages > 0) == (number > 0)

@@ -42,7 +42,7 @@ class Noted:
 
     def __init__(self) -> None:
         self.spec = self.local = describe("opt-125m", config_only=True).spec
-        self.collective, self.residency, self.few_tokens = ALONE, AllResident(), None
+        self.collective, self.residency, self.compiled = ALONE, AllResident(), None
         self.device, self.dtype = CPU, torch.float32
         self.passes: list[Used] = []
         self.embedding = SimpleNamespace(token=SimpleNamespace(weight=torch.zeros(self.spec.vocabulary, 1)))

@@ -46,7 +46,7 @@ class Chain:
         self.residency = AllResident()
         self.embedding = SimpleNamespace(token=SimpleNamespace(weight=torch.zeros(VOCABULARY, 1)))
         self.keys = torch.full((MOST_PAGES * PAGE,), -(10**9))
-        self.few_tokens = None
+        self.compiled = None
         self.padded = 0
 
     def unnormed(self, batch: RaggedBatch, cache: PagedCache) -> tuple[Tensor, None]:

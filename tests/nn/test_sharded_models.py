@@ -112,7 +112,7 @@ def test_ranks_compute_what_the_whole_does(pool: RankPool, variant: str, ranks: 
 @pytest.mark.parametrize("variant", variants(VARIANTS))
 def test_ranks_need_no_more_of_a_stream_than_they_add_up(pool: RankPool, variant: str) -> None:
     """Large sums leave each rank rows of its own, and lend memory for what they return."""
-    case = Case(folder_of(variant), few=False)
+    case = Case(folder_of(variant), compiled=False)
     wanted, found = whole(case), pool.run(2, scattered_outputs, case)
     for name, tensor in wanted.items():
         for outcome, sums in found:
@@ -130,7 +130,7 @@ def test_greedy_and_sampled_tokens_are_those_of_the_whole(pool: RankPool, varian
 
 @pytest.mark.parametrize("variant", variants({name: None for name in VARIANTS if name != "bert"}))
 def test_tokens_without_the_compiled_kernels(pool: RankPool, variant: str) -> None:
-    check_tokens(pool, 2, Case(folder_of(variant), few=False))
+    check_tokens(pool, 2, Case(folder_of(variant), compiled=False))
 
 
 @pytest.mark.parametrize("quantize", ["int8", "fp8", "int4-g32", "int4-g64-sym"])
@@ -212,4 +212,4 @@ def test_deterministic_ranks_that_share_one_card(pool: RankPool, variant: str) -
 
 def test_counts_that_do_not_divide_are_refused(pool: RankPool) -> None:
     with pytest.raises(RuntimeError, match="UserError: --tensor-parallel 4 does not divide"):
-        pool.run(4, outputs, replace(Case(tiny_model(_folder, "bloom")), few=False))
+        pool.run(4, outputs, replace(Case(tiny_model(_folder, "bloom")), compiled=False))

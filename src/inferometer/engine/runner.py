@@ -225,10 +225,10 @@ class Runner:
     def _choose(self, hidden: Tensor, batch: SamplingBatch) -> Sampled:
         """A token after each hidden state, of all rows of the batch or, where all are greedy, of some; without logits, or this rank's
         alone, where nobody needs them."""
-        work, few = batch.plan(), self.model.few_tokens
+        work, compiled = batch.plan(), self.model.compiled
         alone, rows = self.model.collective.size == 1, hidden.shape[0]
-        if work.signature == GREEDY and few is not None and alone:
-            return Sampled(*few.greedy(self.model.logits(hidden)), None, None, (0,) * rows)
+        if work.signature == GREEDY and compiled is not None and alone:
+            return Sampled(*compiled.greedy(self.model.logits(hidden)), None, None, (0,) * rows)
         if work.signature != GREEDY or (alone and not (usable(self.model.device) or rows < len(batch))):
             return sample(self.model.logits(hidden), batch)
         places = Places.on(self.model.device, rows)

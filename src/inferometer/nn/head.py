@@ -22,7 +22,7 @@ from inferometer.kernels.token_choice import LOWEST, choose
 from inferometer.kernels.token_rows import Places
 from inferometer.model.spec import ModelSpec
 from inferometer.nn.collective import ALONE, Collective
-from inferometer.nn.few_tokens import FewTokens
+from inferometer.nn.compiled_model import CompiledModel
 from inferometer.nn.formats.product import multiply
 from inferometer.nn.invariant import Product
 from inferometer.nn.linear import Linear
@@ -57,15 +57,15 @@ class Head(nn.Module):
         hidden: Tensor,
         token_table: Matrix,
         out: Tensor | None = None,
-        few: FewTokens | None = None,
+        compiled: CompiledModel | None = None,
         norm: NormWeights | None = None,
         ranks: Collective = ALONE,
     ) -> Tensor:
         """(rows, hidden) -> (rows, vocabulary), in `out` if that is given, which is for GPUs. norm: by which rows are normed first."""
         if ranks.size == 1:
-            return self._logits(hidden, token_table, out, few, norm)
+            return self._logits(hidden, token_table, out, compiled, norm)
         share = self._whole(token_table).shape[0]
-        own = self._share_of_logits(hidden, token_table, share, few, norm)
+        own = self._share_of_logits(hidden, token_table, share, compiled, norm)
         return ranks.gather(own, out)[:, : self.vocabulary]
 
     def choose(
@@ -75,15 +75,15 @@ class Head(nn.Module):
         places: Places,
         room: Tensor | None,
         norm: NormWeights | None = None,
-        few: FewTokens | None = None,
+        compiled: CompiledModel | None = None,
         ranks: Collective = ALONE,
     ) -> None:
         """The best token after each hidden state (rows, hidden). Logits of few rows on a GPU are never written. norm: as in `forward`."""
         if ranks.size > 1 and self.choosing_in_whole_rows:
-            choose(self(hidden, token_table, room, few, norm, ranks), places)
+            choose(self(hidden, token_table, room, compiled, norm, ranks), places)
             return
         if ranks.size > 1:
-            choose_among(ranks.gather(self._peaks(hidden, token_table, few, norm)), places)
+            choose_among(ranks.gather(self._peaks(hidden, token_table, compiled, norm)), places)
             return
         (states, norm), weight = self._states(hidden, norm), self.matrix(token_table)
         launch = self._launch(states, weight)
@@ -93,12 +93,12 @@ class Head(nn.Module):
             choose_best(states, weight, places, launch, norm)
 
     def log_probabilities(
-        self, hidden: Tensor, targets: Tensor, token_table: Matrix, few: FewTokens | None, ranks: Collective, chunk: int
+        self, hidden: Tensor, targets: Tensor, token_table: Matrix, compiled: CompiledModel | None, ranks: Collective, chunk: int
     ) -> Tensor:
         """float32 (rows,): log-probability of int64 `targets` (rows,) after each hidden state (rows, hidden), of whose logits `chunk` rows
         exist at a time.
         """
-        chunks = (self._logits(states, token_table, None, few, None) for states in torch.split(hidden, chunk))
+        chunks = (self._logits(states, token_table, None, compiled, None) for states in torch.split(hidden, chunk))
         if ranks.size == 1 and not usable(hidden.device):
             wanted = torch.split(targets[:, None], chunk)
             return torch.cat([log_softmax(logits.float()).gather(1, each)[:, 0] for logits, each in zip(chunks, wanted, strict=True)])
@@ -127,31 +127,35 @@ class Head(nn.Module):
         """With the rows that pad it."""
         return self.quant or (token_table if self.weight is None else self.weight)
 
-    def _logits(self, hidden: Tensor, token_table: Matrix, out: Tensor | None, few: FewTokens | None, norm: NormWeights | None) -> Tensor:
+    def _logits(
+        self, hidden: Tensor, token_table: Matrix, out: Tensor | None, compiled: CompiledModel | None, norm: NormWeights | None
+    ) -> Tensor:
         """Logits of the tokens that are held."""
         states, norm = self._states(hidden, norm)
-        if few is not None and few.projects(states):
-            return few.project(states if norm is None else norm.of(states))
+        if compiled is not None and compiled.projects(states):
+            return compiled.project(states if norm is None else norm.of(states))
         return self._product(states, norm, self.matrix(token_table), out)
 
-    def _share_of_logits(self, hidden: Tensor, token_table: Matrix, share: int, few: FewTokens | None, norm: NormWeights | None) -> Tensor:
+    def _share_of_logits(
+        self, hidden: Tensor, token_table: Matrix, share: int, compiled: CompiledModel | None, norm: NormWeights | None
+    ) -> Tensor:
         """Logits of the tokens that are held, and behind them what stands for none: (rows, share)."""
         held = len(self.held)
         if hidden.is_cuda and held:
             room = padded_rows(hidden, share)
-            self._logits(hidden, token_table, room[:, :held], few, norm)
+            self._logits(hidden, token_table, room[:, :held], compiled, norm)
             return room
-        own = self._logits(hidden, token_table, None, few, norm)
+        own = self._logits(hidden, token_table, None, compiled, norm)
         return own if held == share else functional.pad(own, (0, share - held))
 
-    def _peaks(self, hidden: Tensor, token_table: Matrix, few: FewTokens | None, norm: NormWeights | None) -> Tensor:
+    def _peaks(self, hidden: Tensor, token_table: Matrix, compiled: CompiledModel | None, norm: NormWeights | None) -> Tensor:
         """As `row_peaks` of the logits of the tokens that are held."""
         (states, norm), weight, first = self._states(hidden, norm), self.matrix(token_table), self.held.start
         launch = self._launch(states, weight)
         if launch is not None and len(states) <= MOST_ROWS:
             return product_peaks(states, weight, first, launch, norm)
-        if few is not None and few.projects(states):
-            return row_peaks(few.project(states if norm is None else norm.of(states)), first)
+        if compiled is not None and compiled.projects(states):
+            return row_peaks(compiled.project(states if norm is None else norm.of(states)), first)
         return row_peaks(self._product(states, norm, weight, None), first)
 
     def _states(self, hidden: Tensor, norm: NormWeights | None) -> tuple[Tensor, NormWeights | None]:

@@ -20,8 +20,8 @@ from inferometer.nn.attention import sweep_context
 from inferometer.nn.batch import RaggedBatch
 from inferometer.nn.cache import PagedCache
 from inferometer.nn.collective import ALONE, Collective
+from inferometer.nn.compiled_model import CompiledModel
 from inferometer.nn.embedding import Embedding, Table
-from inferometer.nn.few_tokens import FewTokens
 from inferometer.nn.flat_layer import FlatLayer
 from inferometer.nn.formats.layout import Layouts
 from inferometer.nn.head import Head, padded_rows
@@ -85,7 +85,7 @@ class Transformer(nn.Module):
         self._allocate(device, layer_memory)
         self.rotary = RotaryEmbedding(spec.positions, spec.head_size, device) if isinstance(spec.positions, Rotary) else None
         self.residency: Residency = AllResident()
-        self.few_tokens: FewTokens | None = None
+        self.compiled: CompiledModel | None = None
         self.eval()
 
     def _allocate(self, device: torch.device, layer_memory: LayerMemory | None) -> None:
@@ -140,7 +140,7 @@ class Transformer(nn.Module):
 
     def pack(self) -> None:
         """Puts the layers' matrices into the layout that the CPU's matrix instructions read, in place of the plain one, and readies the
-        kernels for sweeps of few tokens. To be called once the weights are there.
+        kernels for sweeps on a CPU. To be called once the weights are there.
 
         From then on `state_dict` holds only the shapes of what was packed. Does nothing on other devices, and for layers that come and go.
         With invariant numerics it also finds out, on any device, how products can be taken so that no row's bits depend on others.
@@ -152,7 +152,7 @@ class Transformer(nn.Module):
             self._choose_products()
             self._ready = True
         else:
-            self.few_tokens = FewTokens.of(self)
+            self.compiled = CompiledModel.of(self)
 
     def _choose_products(self) -> None:
         choice = ProductChoice(self.device, self.dtype)
@@ -185,8 +185,8 @@ class Transformer(nn.Module):
             raise RuntimeError("a model of invariant numerics runs once its weights are loaded and `pack` has been called")
         rotation = None if self.rotary is None else self.rotary.tables(batch.positions, batch.rotary_lengths, self.dtype)
         x: Tensor = self.embedding(batch, self.collective)
-        if self.few_tokens is not None and cache is not None and self.few_tokens.serves(batch, cache):
-            return self.few_tokens.sweep(x, batch, cache, rotation, self.collective), None
+        if self.compiled is not None and cache is not None and self.compiled.serves(batch, cache):
+            return self.compiled.sweep(x, batch, cache, rotation, self.collective), None
         sweep = sweep_context(batch, self.local, cache, rotation, x, self.numerics, self.collective)
         stream = Stream(x)
         del x  # the layers hold what they need
@@ -208,7 +208,7 @@ class Transformer(nn.Module):
         """
         if self.head is None:
             raise ValueError("an encoder has no logits")
-        found: Tensor = self.head(hidden, self.embedding.token.matrix, out, self.few_tokens, norm, self.collective)
+        found: Tensor = self.head(hidden, self.embedding.token.matrix, out, self.compiled, norm, self.collective)
         return found
 
     def logits_room(self, rows: int) -> Tensor:
@@ -222,7 +222,7 @@ class Transformer(nn.Module):
         """
         if self.head is None:
             raise ValueError("an encoder has no logits")
-        self.head.choose(hidden, self.embedding.token.matrix, places, room, norm, self.few_tokens, self.collective)
+        self.head.choose(hidden, self.embedding.token.matrix, places, room, norm, self.compiled, self.collective)
 
     def log_probabilities(self, hidden: Tensor, targets: Tensor, *, chunk: int | None = None) -> Tensor:
         """float32 (rows,): log-probability of int64 `targets` (rows,) after each hidden state.
@@ -234,7 +234,7 @@ class Transformer(nn.Module):
             raise ValueError("an encoder has no logits")
         if chunk is None:
             chunk = 256 if self.device.type == "cpu" else scored_rows(self.spec.vocabulary)
-        return self.head.log_probabilities(hidden, targets, self.embedding.token.matrix, self.few_tokens, self.collective, chunk)
+        return self.head.log_probabilities(hidden, targets, self.embedding.token.matrix, self.compiled, self.collective, chunk)
 
     def pooled(self, hidden: Tensor, batch: RaggedBatch) -> Tensor:
         """(sequences, hidden): the pooler's view of each sequence's first token. Raises ValueError without a pooler."""

@@ -1,4 +1,4 @@
-// A sweep of few tokens through all layers of a transformer over a paged cache, as the torch modules in nn/ describe it.
+// A sweep through all layers of a transformer over a paged cache, as the torch modules in nn/ describe it.
 //
 // Sums, the residual stream and what lies between a linear map and its activation are float32; what a linear map reads, and keys and
 // values, are of the model's type.

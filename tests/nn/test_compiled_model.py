@@ -1,4 +1,4 @@
-"""The compiled sweep of few tokens against the torch modules, which are its reference."""
+"""The compiled sweep against the torch modules, which are its reference."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import get_args
 
 import pytest
 import torch
-from few_token_sweeps import CONTEXTS, CPU, LLAMA, PAGE_SIZE, SPECS, batch_of, cache_of, few_of, model_of, swept
+from compiled_sweeps import CONTEXTS, CPU, LLAMA, PAGE_SIZE, SPECS, batch_of, cache_of, compiled_of, model_of, swept
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferometer.engine.sampler import SamplingBatch, SamplingRow, sample
 from inferometer.model.spec import Activation, Alibi, LearnedPositions, ModelSpec, Rotary
-from inferometer.nn import few_tokens
+from inferometer.nn import compiled_model
 from inferometer.nn.batch import CachedRows, RaggedBatch
 from inferometer.nn.cache import PagedCache
-from inferometer.nn.few_tokens import FewTokens
+from inferometer.nn.compiled_model import CompiledModel
 from inferometer.nn.transformer import Transformer
 from inferometer.schedule.sampling import SamplingParams
 
@@ -31,7 +31,7 @@ def test_the_sweep_is_that_of_the_modules(spec: ModelSpec, contexts: list[tuple[
     model = model_of(spec, torch.float32)
     batch = batch_of(contexts, spec.vocabulary, 256)
     wanted = swept(model, None, batch, 256)
-    for found, reference in zip(swept(model, few_of(model), batch, 256), wanted, strict=True):
+    for found, reference in zip(swept(model, compiled_of(model), batch, 256), wanted, strict=True):
         torch.testing.assert_close(found, reference, rtol=1e-4, atol=2e-5 * float(reference.abs().max()))
 
 
@@ -50,7 +50,7 @@ def test_in_bfloat16_it_is_as_near_to_float32_as_the_modules_are(name: str, cont
     wide._memory.copy_(cache._memory)
     with torch.inference_mode():
         wanted = exact.logits(exact.sweep(batch, wide))
-    theirs, ours = (swept(model, few, batch, 256)[1].float() for few in (None, few_of(model)))
+    theirs, ours = (swept(model, compiled, batch, 256)[1].float() for compiled in (None, compiled_of(model)))
     scale = float(wanted.abs().max())
     assert float((ours - wanted).abs().max()) <= 1.5 * float((theirs - wanted).abs().max()) + 2**-7 * scale
 
@@ -60,7 +60,7 @@ def test_in_bfloat16_it_is_as_near_to_float32_as_the_modules_are(name: str, cont
 def test_every_activation(activation: Activation, gated: bool) -> None:
     model = model_of(replace(LLAMA, activation=activation, gated=gated), torch.float32)
     batch = batch_of([(1, 5), (1, 9)], 97, 64)
-    found, wanted = (swept(model, few, batch, 64)[0] for few in (few_of(model), None))
+    found, wanted = (swept(model, compiled, batch, 64)[0] for compiled in (compiled_of(model), None))
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5 * float(wanted.abs().max()))
 
 
@@ -70,7 +70,7 @@ def test_company_does_not_change_a_bit(name: str, dtype: torch.dtype) -> None:
     model = model_of(SPECS[name], dtype)
     model.pack()
     batch = batch_of([(1, 3 + 29 * i) for i in range(20)], 97, 1024)
-    together, logits, _ = swept(model, model.few_tokens, batch, 1024)
+    together, logits, _ = swept(model, model.compiled, batch, 1024)
     assert batch.rows is not None
     for i in (0, 7, 19):
         one = slice(i, i + 1)
@@ -84,7 +84,7 @@ def test_company_does_not_change_a_bit(name: str, dtype: torch.dtype) -> None:
         single = RaggedBatch(
             batch.token_ids[one], batch.positions[one], (1,), batch.context_lengths[one], batch.rotary_lengths[one], rows=rows
         )
-        alone, its_logits, _ = swept(model, model.few_tokens, single, 1024)
+        alone, its_logits, _ = swept(model, model.compiled, single, 1024)
         assert torch.equal(alone[0], together[i])
         assert torch.equal(its_logits[0], logits[i])
 
@@ -102,8 +102,8 @@ def test_a_piece_of_a_prompt_is_its_tokens_one_by_one(name: str, dtype: torch.dt
     with torch.no_grad():
         model.embedding.token.matrix[nothing] = torch.nan
     batch.token_ids[-1] = nothing
-    few, cache = model.few_tokens, cache_of(model.spec, dtype, 64)
-    together = swept(model, few, batch, 64)[0]
+    compiled, cache = model.compiled, cache_of(model.spec, dtype, 64)
+    together = swept(model, compiled, batch, 64)[0]
     assert together[-1].isnan().all()
     for i in range(piece[0] - 1):
         one, context = slice(i, i + 1), piece[1] - piece[0] + i + 1
@@ -135,7 +135,7 @@ def test_threads_do_not_change_a_bit(dtype: torch.dtype) -> None:
     results = []
     for count in (1, 2, 5):
         torch.set_num_threads(count)
-        results.append(swept(model, model.few_tokens, batch, 64))
+        results.append(swept(model, model.compiled, batch, 64))
     for result in results[1:]:
         assert all(torch.equal(a, b) for a, b in zip(result, results[0], strict=True))
 
@@ -157,7 +157,7 @@ def test_any_shape(data: st.DataObject) -> None:
     contexts = data.draw(st.lists(lengths, min_size=1, max_size=6))
     model = model_of(spec, torch.float32)
     batch = batch_of(contexts, spec.vocabulary, 256)
-    for found, wanted in zip(*(swept(model, few, batch, 256) for few in (few_of(model), None)), strict=True):
+    for found, wanted in zip(*(swept(model, compiled, batch, 256) for compiled in (compiled_of(model), None)), strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=5e-5 * float(wanted.abs().max()) + 1e-6)
 
 
@@ -167,7 +167,7 @@ def test_what_is_not_a_number_stays_none(dtype: torch.dtype) -> None:
     with torch.no_grad():
         model.get_parameter("layers.0.feed_forward.up.weight")[3, 5] = float("nan")
     model.pack()
-    hidden, logits, _ = swept(model, model.few_tokens, batch_of([(1, 5), (1, 6)], 97, 64), 64)
+    hidden, logits, _ = swept(model, model.compiled, batch_of([(1, 5), (1, 6)], 97, 64), 64)
     assert hidden.isnan().all()
     assert logits.isnan().all()
 
@@ -175,7 +175,7 @@ def test_what_is_not_a_number_stays_none(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("vocabulary", [1, 15, 97, 8192, 20011])
 def test_greedy_is_the_samplers(vocabulary: int, dtype: torch.dtype) -> None:
-    few = few_of(model_of(LLAMA, dtype))
+    compiled = compiled_of(model_of(LLAMA, dtype))
     logits = (torch.randn(13, vocabulary, generator=torch.Generator().manual_seed(vocabulary)) * 5).to(dtype)
     logits[1] = 2.0  # all equal
     logits[2] = -torch.inf
@@ -186,7 +186,7 @@ def test_greedy_is_the_samplers(vocabulary: int, dtype: torch.dtype) -> None:
     logits[7, vocabulary // 2 :] = 9.0
     rows = [SamplingRow(SamplingParams(), 0, (), (), ())] * 13
     wanted = sample(logits, SamplingBatch.build(rows, vocabulary, CPU))
-    tokens, logprobs = few.greedy(logits)
+    tokens, logprobs = compiled.greedy(logits)
     assert torch.equal(tokens, wanted.token_ids)
     exact = logits[8:].double().log_softmax(-1).max(-1).values.float()
     torch.testing.assert_close(logprobs[8:], exact, rtol=1e-6, atol=1e-6)
@@ -198,15 +198,15 @@ def test_greedy_is_the_samplers(vocabulary: int, dtype: torch.dtype) -> None:
 def test_what_is_left_to_the_modules(dtype: torch.dtype, matrix_units: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sweeps without a cache, more rows of a head than it takes, and whole matrices where a processor multiplies them."""
     model = model_of(SPECS["llama"], dtype)
-    library = few_of(model)._library
+    library = compiled_of(model)._library
     monkeypatch.setattr(library, "matrix_units", matrix_units)
-    few, cache = FewTokens(model, library), cache_of(model.spec, model.dtype, 64)
+    compiled, cache = CompiledModel(model, library), cache_of(model.spec, model.dtype, 64)
     at_once = 64 if matrix_units and dtype == torch.bfloat16 else 512
     for tokens in (at_once, at_once + 1):
         batch = batch_of([(tokens, tokens)], 97, 64)
-        assert few.serves(batch, cache) is (at_once == 512 or tokens == at_once)
-        assert few.projects(torch.zeros(tokens, model.spec.hidden, dtype=dtype)) is (tokens == at_once)
-    assert not few.serves(batch_of([(1, 5)], 97, 64), None)
+        assert compiled.serves(batch, cache) is (at_once == 512 or tokens == at_once)
+        assert compiled.projects(torch.zeros(tokens, model.spec.hidden, dtype=dtype)) is (tokens == at_once)
+    assert not compiled.serves(batch_of([(1, 5)], 97, 64), None)
 
 
 @pytest.mark.parametrize("name", ["llama", "bloom", "sizes that fit nothing", "wide"])
@@ -214,7 +214,7 @@ def test_a_long_prompt_in_float32_is_that_of_the_modules(name: str) -> None:
     model = model_of(SPECS[name], torch.float32)
     batch = batch_of([(1, 40), (1, 9), (700, 810), (210, 210)], model.spec.vocabulary, 256)
     wanted = swept(model, None, batch, 256)
-    for found, reference in zip(swept(model, few_of(model), batch, 256), wanted, strict=True):
+    for found, reference in zip(swept(model, compiled_of(model), batch, 256), wanted, strict=True):
         torch.testing.assert_close(found, reference, rtol=1e-4, atol=2e-5 * float(reference.abs().max()))
 
 
@@ -226,14 +226,14 @@ def test_neither_threads_nor_room_change_a_bit_of_a_long_prompt(name: str, dtype
     model.pack()
     batch = batch_of([(1, 40), (700, 810), (210, 210)], 97, 256)
     torch.set_num_threads(1)
-    wanted = swept(model, model.few_tokens, batch, 256)
+    wanted = swept(model, model.compiled, batch, 256)
     torch.set_num_threads(9)
-    monkeypatch.setattr(few_tokens, "_SCRATCH_BYTES", 1)
-    hidden, _, cache = swept(model, model.few_tokens, batch, 256)  # of so many rows the logits are torch's
+    monkeypatch.setattr(compiled_model, "_SCRATCH_BYTES", 1)
+    hidden, _, cache = swept(model, model.compiled, batch, 256)  # of so many rows the logits are torch's
     assert torch.equal(hidden, wanted[0])
     assert torch.equal(cache, wanted[2])
 
 
 def test_models_that_it_does_not_run() -> None:
-    assert FewTokens.of(Transformer(LLAMA, CPU, torch.float16)) is None
-    assert FewTokens.of(Transformer(replace(LLAMA, encoder=True), CPU, torch.float32)) is None
+    assert CompiledModel.of(Transformer(LLAMA, CPU, torch.float16)) is None
+    assert CompiledModel.of(Transformer(replace(LLAMA, encoder=True), CPU, torch.float32)) is None

@@ -1,7 +1,7 @@
-"""Sweeps of few tokens on a CPU: all layers in one call of the compiled kernels, which read every weight once.
+"""Sweeps on a CPU: all layers in one call of the compiled kernels, which read every weight once for hundreds of tokens.
 
-The modules of `nn/layers.py` are the reference. There a sweep is some 25 torch operations a layer, and the products of matrices with few
-rows come to two thirds of the memory's bandwidth.
+The modules of `nn/layers.py` are the reference. There a sweep is some 25 torch operations a layer, the products of matrices with few rows
+come to two thirds of the memory's bandwidth, and each token of a prompt attends by itself or among copies of all keys.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class _Sweep(ctypes.Structure):
     )
 
 
-class FewTokens:
+class CompiledModel:
     """The kernels' view of a model whose weights are loaded and packed; what it points to is kept alive."""
 
     def __init__(self, model: Transformer, library: CpuLibrary) -> None:
@@ -125,7 +125,7 @@ class FewTokens:
         self._any = not few
 
     @classmethod
-    def of(cls, model: Transformer) -> FewTokens | None:
+    def of(cls, model: Transformer) -> CompiledModel | None:
         """The kernels for `model`; None where they cannot serve it, or there are none on this machine."""
         if model.spec.encoder or model.device.type != "cpu" or model.dtype not in DTYPES or not isinstance(model.residency, AllResident):
             return None

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from few_token_sweeps import CONTEXTS, SPECS, batch_of, cache_of, few_of, swept
+from compiled_sweeps import CONTEXTS, SPECS, batch_of, cache_of, compiled_of, swept
 
 from inferometer.kernels.quant_weight import QuantWeight
 from inferometer.model.formats import ROUNDED_FORMATS, weight_format
@@ -46,7 +46,7 @@ def model_of(spec: ModelSpec, layout: QuantLayout, dtype: torch.dtype, *, ordere
 
 def compare(model: Transformer, contexts: list[tuple[int, int]], tolerance: float) -> None:
     batch = batch_of(contexts, model.spec.vocabulary, 256)
-    wanted, found = swept(model, None, batch, 256), swept(model, few_of(model), batch, 256)
+    wanted, found = swept(model, None, batch, 256), swept(model, compiled_of(model), batch, 256)
     for ours, theirs in zip(found, wanted, strict=True):
         assert (ours.float() - theirs.float()).abs().max() <= tolerance * theirs.float().abs().max()
 
@@ -71,8 +71,8 @@ def test_it_takes_a_prompt_of_32_tokens_beside_others_and_leaves_longer_ones_to_
     model = model_of(SPECS["llama"], LAYOUTS[name], torch.float32)
     compare(model, CONTEXTS["a prompt beside some"], 2e-2 if name == "w8a8" else 1e-4)
     cache = cache_of(model.spec, torch.float32, 16)
-    assert few_of(model).serves(batch_of([(64, 64)], 97, 16), cache)
-    assert not few_of(model).serves(batch_of([(65, 65)], 97, 16), cache)
+    assert compiled_of(model).serves(batch_of([(64, 64)], 97, 16), cache)
+    assert not compiled_of(model).serves(batch_of([(65, 65)], 97, 16), cache)
 
 
 @pytest.mark.parametrize("kind", ["llama", "sizes that fit nothing"])
@@ -83,9 +83,9 @@ def test_inputs_in_another_order(kind: str) -> None:
 @pytest.mark.parametrize("name", ["int8", "w8a8", "int4-g32", "fp8"])
 def test_no_token_depends_on_its_company(name: str) -> None:
     model = model_of(SPECS["wide"], LAYOUTS[name], torch.float32)
-    few = few_of(model)
+    compiled = compiled_of(model)
     contexts = CONTEXTS["more than a tile"]
-    together = swept(model, few, batch_of(contexts, model.spec.vocabulary, 256), 256)[0]
+    together = swept(model, compiled, batch_of(contexts, model.spec.vocabulary, 256), 256)[0]
     batch = batch_of(contexts, model.spec.vocabulary, 256)
     assert batch.rows is not None
     for i in (0, 7, 19):
@@ -104,13 +104,13 @@ def test_no_token_depends_on_its_company(name: str) -> None:
                 places=batch.rows.places[i : i + 1],
             ),
         )
-        assert torch.equal(swept(model, few, alone, 256)[0][0], together[i])
+        assert torch.equal(swept(model, compiled, alone, 256)[0][0], together[i])
 
 
 def test_activations_in_fp8_are_left_to_the_modules() -> None:
-    from inferometer.nn.few_tokens import FewTokens
+    from inferometer.nn.compiled_model import CompiledModel
 
-    assert FewTokens.of(model_of(SPECS["llama"], QuantLayout("fp8", activations="fp8"), torch.float32)) is None
+    assert CompiledModel.of(model_of(SPECS["llama"], QuantLayout("fp8", activations="fp8"), torch.float32)) is None
 
 
 def test_every_level_of_every_kind_is_read_right() -> None:
@@ -134,6 +134,6 @@ def test_every_level_of_every_kind_is_read_right() -> None:
 
 def test_a_weight_is_not_copied() -> None:
     model = model_of(SPECS["llama"], LAYOUTS["int4-g64"], torch.float32)
-    held = {tensor.data_ptr() for tensor in few_of(model)._held}
+    held = {tensor.data_ptr() for tensor in compiled_of(model)._held}
     assert all(tensor.data_ptr() in held for weight in model.quantised.values() for tensor in weight.tensors)
     assert all(isinstance(weight, QuantWeight) for weight in model.quantised.values())

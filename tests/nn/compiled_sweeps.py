@@ -1,4 +1,4 @@
-"""Tiny models of every build, and sweeps of few tokens through them, compiled or of modules."""
+"""Tiny models of every build, and sweeps through them, compiled or of modules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from inferometer.model.spec import Alibi, LearnedPositions, ModelSpec, Rotary
 from inferometer.nn.batch import CachedRows, RaggedBatch
 from inferometer.nn.cache import PagedCache
-from inferometer.nn.few_tokens import FewTokens
+from inferometer.nn.compiled_model import CompiledModel
 from inferometer.nn.transformer import Transformer
 
 CPU = torch.device("cpu")
@@ -82,16 +82,16 @@ def cache_of(spec: ModelSpec, dtype: torch.dtype, pages: int) -> PagedCache:
     return made
 
 
-def few_of(model: Transformer) -> FewTokens:
-    few = FewTokens.of(model)
-    assert few is not None
-    return few
+def compiled_of(model: Transformer) -> CompiledModel:
+    compiled = CompiledModel.of(model)
+    assert compiled is not None
+    return compiled
 
 
-def swept(model: Transformer, few: FewTokens | None, batch: RaggedBatch, pages: int) -> tuple[Tensor, Tensor, Tensor]:
+def swept(model: Transformer, compiled: CompiledModel | None, batch: RaggedBatch, pages: int) -> tuple[Tensor, Tensor, Tensor]:
     """Hidden states, logits, and the cache afterwards."""
     cache = cache_of(model.spec, model.dtype, pages)
-    model.few_tokens = few
+    model.compiled = compiled
     with torch.inference_mode():
         hidden = model.sweep(batch, cache)
         return hidden.clone(), model.logits(hidden), cache._memory

@@ -1,4 +1,4 @@
-"""The compiled sweep of few tokens as processors with other instructions than this one run it."""
+"""The compiled sweep as processors with other instructions than this one run it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from few_token_sweeps import SPECS, batch_of, model_of, swept
+from compiled_sweeps import SPECS, batch_of, model_of, swept
 
 from inferometer.kernels.cpu_library import CpuLibrary, build
-from inferometer.nn.few_tokens import FewTokens
+from inferometer.nn.compiled_model import CompiledModel
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
 
@@ -42,7 +42,7 @@ def test_processors_with_fewer_instructions(plainer: CpuLibrary, name: str, dtyp
     batch = batch_of([(1, 300), (1, 16), (7, 9)], 97, 64)
     wanted = swept(model, None, batch, 64)[1].float()
     model.pack()
-    found = swept(model, FewTokens(model, plainer), batch, 64)[1].float()
+    found = swept(model, CompiledModel(model, plainer), batch, 64)[1].float()
     error = 2e-5 if dtype == torch.float32 else 0.1
     torch.testing.assert_close(found, wanted, rtol=error, atol=error * float(wanted.abs().max()))
 
@@ -63,10 +63,10 @@ def test_processors_with_tiles(tiled: CpuLibrary, rows: int) -> None:
     model = model_of(replace(SPECS["wide"], vocabulary=96), torch.bfloat16)
     batch = batch_of([(rows, rows + 5)], 96, 64)
     model.pack()
-    wanted, scores, _ = swept(model, FewTokens.of(model), batch, 64)
-    few = FewTokens(model, tiled)
-    assert few._layers[0].up.block % 32 == 0 < few._layers[0].up.block
-    assert few.projects(wanted)
-    found, its_scores, _ = swept(model, few, batch, 64)
+    wanted, scores, _ = swept(model, CompiledModel.of(model), batch, 64)
+    compiled = CompiledModel(model, tiled)
+    assert compiled._layers[0].up.block % 32 == 0 < compiled._layers[0].up.block
+    assert compiled.projects(wanted)
+    found, its_scores, _ = swept(model, compiled, batch, 64)
     for each, reference in ((found, wanted), (its_scores, scores)):
         torch.testing.assert_close(each.float(), reference.float(), rtol=0.03, atol=0.03 * float(reference.abs().max()))
