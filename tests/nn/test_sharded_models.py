@@ -158,9 +158,9 @@ def test_a_cache_in_8_bits(pool: RankPool, kv_dtype: str) -> None:
     check_tokens(pool, 4, Case(folder_of("llama-gqa"), kv_dtype=kv_dtype), close=2e-3)
 
 
-@pytest.mark.parametrize("few", [True, False])
-def test_16_bits_differ_by_rounding_alone(pool: RankPool, few: bool) -> None:
-    case = Case(folder_of("llama-gqa"), dtype="bfloat16", few=few)
+@pytest.mark.parametrize("compiled", [True, False])
+def test_16_bits_differ_by_rounding_alone(pool: RankPool, compiled: bool) -> None:
+    case = Case(folder_of("llama-gqa"), dtype="bfloat16", compiled=compiled)
     wanted, found = whole(case), pool.run(2, outputs, case)
     assert all(torch.equal(found[0][name], found[1][name]) for name in wanted)
     assert (found[0]["logits"] - wanted["logits"]).abs().max() < 0.03 * wanted["logits"].abs().max()
