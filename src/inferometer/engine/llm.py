@@ -52,6 +52,7 @@ class LLM(LoadedModel):
     gpu_memory: GiB that weights, cache and activations may take together on the GPU (on the CPU: the cache); None for
     memory_fraction of the device. deterministic: every prompt gets the same tokens, and log-probabilities equal to the bit, alone and in
     any company, on one machine with one number of threads; slower. seed: of dummy weights and of requests that bring none.
+    Threads may share it: their requests run together, whoever of them takes the steps.
     Raises UserError, one line, for whatever cannot be found, read or run.
     """
 
@@ -118,19 +119,10 @@ class LLM(LoadedModel):
         """The loop under `generate`, for callers that drive it step by step. Raises UserError for an encoder."""
         if self.spec.encoder:
             raise UserError(f"{self.spec.name} is an encoder: it embeds text and does not generate; use a decoder model")
-        if self._engine is None:
-            self.tune()
-            sweep_tokens = self.sweep_tokens(self.admission, SEATS)
-            self._device_room = self.room(seats=SEATS, sweep_tokens=sweep_tokens)
-            room = self.page_room(seats=SEATS, sweep_tokens=sweep_tokens, device=self._device_room)
-            self._engine = self.make_engine(
-                pages=room.pages,
-                device_pages=room.device,
-                slot_pages=room.slot_pages,
-                sweep_tokens=sweep_tokens,
-                admission=over_the_link(self.admission, self.prompts_beside),
-            )
-        return self._engine
+        with self._loop.turns.lock:
+            if self._engine is None:
+                self._engine = self._made_engine()
+            return self._engine
 
     @property
     def context_limit(self) -> int | None:
@@ -185,23 +177,22 @@ class LLM(LoadedModel):
         how = pooling or read_pooling(self._folder, has_pooler=self.spec.pooler)
         limit = self._text_limit(how)
         rows = [self._reader.cut(ids, len(ids) if limit is None else limit) for ids in self._reader.token_ids(texts)]
-        return self.everywhere(vectors, rows, how).numpy()
+        with self._loop.turns.asked(), self._loop.turns.lock:
+            return self.everywhere(vectors, rows, how).numpy()
 
     def reorder(self, admission: str, group_size: int | None = None, num_groups: int | None = None) -> None:
         """Drops all requests and runs what comes under another admission. Raises UserError for settings that mean nothing."""
         order = admission_of(admission, group_size, num_groups)
-        if self._engine is not None:
-            self._engine.close()
-            self._engine = None
-        self.admission = order
+        with self._loop.turns.asked(), self._loop.turns.lock:
+            self._drop_engine()
+            self.admission = order
 
     def close(self) -> None:
         """Drops all requests and frees the cache. Weights that live elsewhere than on the device go with it, and so do the ranks that were
         started for a model, or its part in them: such a model runs no longer."""
-        if self._engine is not None:
-            self._engine.close()
-            self._engine = None
-        super().close()
+        with self._loop.turns.asked(), self._loop.turns.lock:
+            self._drop_engine()
+            super().close()
 
     def __enter__(self) -> Self:
         return self
@@ -210,13 +201,32 @@ class LLM(LoadedModel):
         self.close()
 
     def _checked(self, prompts: Prompts, params: SamplingParams | Sequence[SamplingParams]) -> list[Request]:
-        engine, requests = (
-            self.engine,
-            self._reader.requests(prompts, params, self.seed),
-        )  # in this order: an encoder is refused as such, not for its lengths
-        for request in requests:
-            engine.check(request)
-        return requests
+        with self._loop.turns.asked(), self._loop.turns.lock:
+            engine, requests = (
+                self.engine,
+                self._reader.requests(prompts, params, self.seed),
+            )  # in this order: an encoder is refused as such, not for its lengths
+            for request in requests:
+                engine.check(request)
+            return requests
+
+    def _made_engine(self) -> Engine:
+        self.tune()
+        sweep_tokens = self.sweep_tokens(self.admission, SEATS)
+        self._device_room = self.room(seats=SEATS, sweep_tokens=sweep_tokens)
+        room = self.page_room(seats=SEATS, sweep_tokens=sweep_tokens, device=self._device_room)
+        return self.make_engine(
+            pages=room.pages,
+            device_pages=room.device,
+            slot_pages=room.slot_pages,
+            sweep_tokens=sweep_tokens,
+            admission=over_the_link(self.admission, self.prompts_beside),
+        )
+
+    def _drop_engine(self) -> None:
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
 
     def _completions(self, requests: list[Request]) -> Generator[tuple[int, Completion], None, None]:
         with closing(self._loop.run(self.engine, requests, self.tokenizer)) as tokens:
