@@ -113,10 +113,25 @@ WRONG = (
     *({"gpu_memory": value} for value in (-1.0, 0, float("nan"), float("inf"), "1", True)),
     *({"memory_fraction": value} for value in (0, -0.5, 1.01, float("nan"), None, "x", True)),
     *({"seed": value} for value in (-1, 2**64, "x", True)),
+    *({name: value} for name in ("dtype", "kv_dtype", "weights", "admission") for value in (5, None)),
+    *({name: 5} for name in ("revision", "quantize", "offload")),
 )
 
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_setting_out_of_range_is_told_before_anything_is_loaded(folder: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=f"{next(iter(wrong))} must be"):
-        LLM(folder, weights="dummy", device="cpu", **wrong)
+        LLM(folder, **{"weights": "dummy", "device": "cpu", **wrong})
+
+
+@pytest.mark.parametrize("wrong", [{"device": None}, {"percent": 5}, {"tokenizer": 5}, {"tokenizer": b"byte"}, {"tokenizer": ""}])
+def test_a_value_of_another_type_is_the_users_mistake(folder: Path, wrong: dict[str, Any]) -> None:
+    with pytest.raises(UserError):
+        LLM(folder, **{"weights": "dummy", "device": "cpu", **wrong})
+
+
+def test_torchs_own_names_of_types_and_devices_serve(folder: Path) -> None:
+    llm = LLM(folder, dtype=torch.float32, device=torch.device("cpu"), weights="dummy", gpu_memory=0.01)
+    assert (llm.dtype, llm.device) == (torch.float32, torch.device("cpu"))
+    with pytest.raises(UserError, match=r"^--dtype int8 is unknown; use auto, float32, float16 or bfloat16$"):
+        LLM(folder, dtype=torch.int8, device="cpu", weights="dummy")

@@ -8,6 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
+import torch
+
 from inferometer.engine.engine import Engine
 from inferometer.engine.loaded_model import LoadedModel
 from inferometer.engine.model_settings import ModelSettings
@@ -34,6 +36,7 @@ class LLM(LoadedModel):
 
     model: a local folder or .gguf file, a preset or Hub id; None for the embedded model.
     revision: of a model of the Hub: a branch, tag or commit; None for main.
+    dtype, device: by torch's names, or as torch's own; "auto" for what serves best here.
     weights: "auto" reads the checkpoint, "dummy" makes seeded random ones on the device.
     tokenizer: a folder, file or "byte"; None for the model's own ("byte" with dummy weights).
     quantize: the format that the layers' matrices are rounded to as they are read: int8, w8a8, int4-g32, int4-g64 (also int4), int4-g128,
@@ -61,8 +64,8 @@ class LLM(LoadedModel):
         model: str | Path | None = None,
         *,
         revision: str | None = None,
-        dtype: str = "auto",
-        device: str = "auto",
+        dtype: str | torch.dtype = "auto",
+        device: str | torch.device = "auto",
         weights: Literal["auto", "dummy"] = "auto",
         tokenizer: str | Path | None = None,
         quantize: str | None = None,
@@ -83,8 +86,8 @@ class LLM(LoadedModel):
         settings = ModelSettings(
             model=model,
             revision=revision,
-            dtype=dtype,
-            device=device,
+            dtype=str(dtype).removeprefix("torch.") if isinstance(dtype, torch.dtype) else dtype,
+            device=str(device) if isinstance(device, torch.device) else device,
             weights=weights,
             quantize=quantize,
             kv_dtype=kv_dtype,
