@@ -10,7 +10,8 @@ import torch
 
 from inferometer import LLM, SamplingParams
 from inferometer.engine.engine import Engine
-from inferometer.errors import UserError
+from inferometer.engine.pooling import Pooling, resolve_pooling
+from inferometer.errors import ModelError, UserError
 from inferometer.schedule.request import Request
 from inferometer.schedule.scheduler import RequestTooLargeError
 from tiny_models import tiny_model
@@ -107,6 +108,27 @@ def test_scores_that_are_no_numbers_are_an_error_and_no_text(folder: Path) -> No
             broken.generate([[1, 2]])
         broken.engine.clear()
         assert not broken.engine.has_work
+
+
+def test_vectors_that_are_no_numbers_are_an_error(tmp_path: Path) -> None:
+    with LLM(tiny_model(tmp_path, "bert"), weights="dummy", device="cpu", dtype="float32") as broken:
+        assert broken.encode([[1, 2], [3]]).shape == (2, 32)
+        with torch.no_grad():
+            broken.model.get_parameter("layers.1.feed_forward.down.weight")[0, 0] = float("nan")
+        with pytest.raises(ModelError, match=r"^tiny-bert in float32 makes vectors that are not finite: its weights are damaged$"):
+            broken.encode([[1, 2], [3]])
+
+
+def test_a_pooling_that_the_model_has_not_is_refused(tmp_path: Path) -> None:
+    with LLM(tiny_model(tmp_path, "bert"), weights="dummy", device="cpu", dtype="float32") as encoder:
+        assert (encoder.encode([[1, 2]], pooling="mean") == encoder.encode([[1, 2]], pooling=Pooling("mean"))).all()
+        for wrong in ("average", 5):
+            with pytest.raises(
+                UserError, match=f"pooling must be one of pooler, first, mean, max, mean_sqrt for this model, not {wrong!r}"
+            ):
+                encoder.encode([[1, 2]], pooling=wrong)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="pooling must be one of first, mean"):
+        resolve_pooling("pooler", None, has_pooler=False)
 
 
 WRONG = (

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Literal, Self
 
 import torch
 
+from inferometer.engine.damage import damaged
 from inferometer.engine.engine import Engine
 from inferometer.engine.loaded_model import LoadedModel
 from inferometer.engine.model_settings import ModelSettings
 from inferometer.engine.parallel.ranks import Ranks
-from inferometer.engine.pooling import Pooling, read_pooling
+from inferometer.engine.pooling import Pooling, PoolingMode, read_pooling, resolve_pooling
 from inferometer.engine.prompt_reader import PromptReader, Prompts
 from inferometer.engine.shared_loop import SharedLoop
 from inferometer.engine.sizes import SEATS
@@ -169,19 +170,25 @@ class LLM(LoadedModel):
         self._beside.say_if_pointless(requests, self._device_room)
         return self._streamed(requests)
 
-    def encode(self, texts: str | Sequence[str] | Sequence[Sequence[int]], *, pooling: Pooling | None = None) -> numpy.ndarray:
+    def encode(
+        self, texts: str | Sequence[str] | Sequence[Sequence[int]], *, pooling: Pooling | PoolingMode | None = None
+    ) -> numpy.ndarray:
         """float32 (texts, hidden): one vector a text, from an encoder.
 
-        The pooling is the one the model's folder declares unless given. Texts longer than the model's limit are cut there, as
-        is usual for embeddings. Raises UserError for a decoder or an empty list of tokens.
+        The pooling is the one the model's folder declares unless given, as a `Pooling` or its mode's name. Texts longer than the model's
+        limit are cut there, as is usual for embeddings. Raises UserError for a decoder or an empty list of tokens, ModelError where the
+        vectors hold what is no number.
         """
         if not self.spec.encoder:
             raise UserError(f"{self.spec.name} is a decoder: it generates and does not encode; use an encoder such as all-minilm-l6-v2")
-        how = pooling or read_pooling(self._folder, has_pooler=self.spec.pooler)
+        how = resolve_pooling(pooling, self._folder, has_pooler=self.spec.pooler)
         limit = self._text_limit(how)
         rows = [self._reader.cut(ids, len(ids) if limit is None else limit) for ids in self._reader.token_ids(texts)]
         with self._loop.turns.asked(), self._loop.turns.lock:
-            return self.everywhere(vectors, rows, how).numpy()
+            found = self.everywhere(vectors, rows, how)
+        if not found.isfinite().all():
+            raise damaged(self.spec.name, self.dtype, "makes vectors that are not finite")
+        return found.numpy()
 
     def reorder(self, admission: str, group_size: int | None = None, num_groups: int | None = None) -> None:
         """Drops all requests and runs what comes under another admission. Raises UserError for settings that mean nothing."""
