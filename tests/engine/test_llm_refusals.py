@@ -73,12 +73,22 @@ def test_damaged_weights_do_not_fill_the_hosts_memory(folder: Path) -> None:
         ([[1] * 90], SamplingParams(max_new_tokens=7), "96 positions"),
         ([[1], [2]], [SamplingParams()], "2 prompts but 1"),
         ([[1]], SamplingParams(logit_bias={300: 1.0}), "300"),
+        # Of which the model's own end token is one.
+        ([[1]], SamplingParams(min_new_tokens=1, stop_token_ids=tuple(t for t in range(300) if t != 7)), "every token of the model"),
+        ([[1]], SamplingParams(min_new_tokens=1, stop_token_ids=tuple(range(300)), ignore_eos=True), "every token of the model"),
     ],
 )
 def test_impossible_requests_are_refused_before_anything_runs(llm: LLM, prompts: object, params: object, message: str) -> None:
     with pytest.raises(UserError, match=message):
         llm.stream(prompts, params)  # type: ignore[arg-type]
     assert not llm.engine.has_work
+
+
+def test_all_tokens_but_one_may_be_banned(llm: LLM) -> None:
+    params = SamplingParams(max_new_tokens=3, min_new_tokens=2, stop_token_ids=tuple(range(1, 300)), ignore_eos=True)
+    assert llm.generate([[1]], params)[0].token_ids[:2] == [0, 0]
+    every = SamplingParams(max_new_tokens=3, stop_token_ids=tuple(range(300)))
+    assert len(llm.generate([[1]], every)[0].token_ids) == 1
 
 
 def test_a_bad_device_or_dtype_is_told_at_once(folder: Path) -> None:
