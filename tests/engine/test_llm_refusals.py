@@ -162,6 +162,17 @@ def test_a_value_of_another_type_is_the_users_mistake(folder: Path, wrong: dict[
         LLM(folder, **{"weights": "dummy", "device": "cpu", **wrong})
 
 
+def test_a_tokenizer_that_is_none_is_told_before_weights_are_read(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LLM, "_load", lambda *_: pytest.fail("reads the weights"))
+    with pytest.raises(UserError, match="no tokenizer at "):
+        LLM(folder, device="cpu", weights="dummy", tokenizer=tmp_path / "none")
+    path = tiny_model(tmp_path, "llama")
+    (path / "model.safetensors").write_bytes(b"")
+    (path / "tokenizer.json").write_text("{")
+    with pytest.raises(UserError, match=r"tokenizer\.json: not a tokenizer\.json that can be read"):
+        LLM(path, device="cpu")
+
+
 def test_torchs_own_names_of_types_and_devices_serve(folder: Path) -> None:
     llm = LLM(folder, dtype=torch.float32, device=torch.device("cpu"), weights="dummy", gpu_memory=0.01)
     assert (llm.dtype, llm.device) == (torch.float32, torch.device("cpu"))

@@ -109,14 +109,14 @@ class LLM(LoadedModel):
         self._device_room = 0  # pages that the engine's device has memory for
         self._loop = SharedLoop()
         self.seed = seed
+        self._named_tokenizer = "byte" if tokenizer is None and weights == "dummy" else tokenizer
         super().__init__(settings, tensor_parallel)
-        if tokenizer is None and weights == "dummy":
-            tokenizer = "byte"
-        # Text is rank 0's alone.
-        self.tokenizer = load_tokenizer(self.description.path if tokenizer is None else tokenizer) if self.ranks.leads else None
-        if self.ranks.leads:
-            eos = self.description.eos_token_ids or (() if self.tokenizer is None else self.tokenizer.eos_token_ids)
-            self._reader = PromptReader(self.spec, self.tokenizer, tuple(eos))
+        eos = self.description.eos_token_ids or (() if self.tokenizer is None else self.tokenizer.eos_token_ids)
+        self._reader = PromptReader(self.spec, self.tokenizer, tuple(eos))
+
+    def _before_weights(self) -> None:
+        # Text is rank 0's alone, and so is this class: others have a LoadedModel.
+        self.tokenizer = load_tokenizer(self.description.path if self._named_tokenizer is None else self._named_tokenizer)
 
     @property
     def engine(self) -> Engine:
