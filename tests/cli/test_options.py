@@ -113,3 +113,18 @@ def test_two_models_are_refused(command: str, capsys: pytest.CaptureFixture[str]
     for words in ("one --model two", "--model two one"):
         assert main([*command.split(), *words.split()]) == 2
         assert capsys.readouterr().err == "inferometer: error: MODEL one and --model two name two models; give one\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (["--stop", "-x", "a"], "--stop: expected one argument (one that begins with a dash goes behind --stop=); see"),
+        (["--presence-penalty", "-1e-1"], "(one that begins with a dash goes behind --presence-penalty=); see"),
+        (["-a"], "unrecognized arguments: -a (a PROMPT that begins with a dash comes last, behind --); see"),
+    ],
+)
+def test_what_begins_with_a_dash_and_is_no_option_is_told_its_place(
+    words: list[str], remedy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["generate", *words]) == 2
+    assert remedy in capsys.readouterr().err

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 LIMIT_SECONDS = 10.0
@@ -42,3 +43,16 @@ def with_launcher(ranks: Iterable[int]) -> list[int]:
     ids = list(ranks)
     launchers = {int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in ids}
     return [*launchers, *ids]
+
+
+def in_a_fork(function: Callable[[], object]) -> None:
+    """Calls it in a fork of this process, and fails if it raises there or does not return."""
+    child = os.fork()
+    if not child:
+        try:
+            signal.alarm(int(LIMIT_SECONDS))
+            function()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from processes import in_a_fork
 
 from inferometer.engine.residency.disk_file import BLOCK_BYTES, DiskError, DiskFaultError, DiskFile, DiskSpace, extents, remove_abandoned
 from inferometer.engine.residency.disk_reader import BUFFER_BYTES, BUFFERS, buffer_bytes
@@ -188,4 +189,12 @@ def test_a_killed_process_leaves_a_file_that_the_next_one_removes(tmp_path: Path
 
 def test_a_process_that_ends_takes_its_file_along(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.DEVNULL, check=True, capture_output=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_fork_that_ends_leaves_the_file(tmp_path: Path) -> None:
+    file = DiskFile(DiskSpace(tmp_path), 4096)
+    in_a_fork(file.close)
+    assert file.path.exists()
+    file.close()
     assert not list(tmp_path.iterdir())

@@ -10,7 +10,8 @@ import torch
 
 from inferometer import LLM, SamplingParams
 from inferometer.engine.engine import Engine
-from inferometer.errors import UserError
+from inferometer.engine.pooling import Pooling, resolve_pooling
+from inferometer.errors import ModelError, UserError
 from inferometer.schedule.request import Request
 from inferometer.schedule.scheduler import RequestTooLargeError
 from tiny_models import tiny_model
@@ -72,12 +73,22 @@ def test_damaged_weights_do_not_fill_the_hosts_memory(folder: Path) -> None:
         ([[1] * 90], SamplingParams(max_new_tokens=7), "96 positions"),
         ([[1], [2]], [SamplingParams()], "2 prompts but 1"),
         ([[1]], SamplingParams(logit_bias={300: 1.0}), "300"),
+        # Of which the model's own end token is one.
+        ([[1]], SamplingParams(min_new_tokens=1, stop_token_ids=tuple(t for t in range(300) if t != 7)), "every token of the model"),
+        ([[1]], SamplingParams(min_new_tokens=1, stop_token_ids=tuple(range(300)), ignore_eos=True), "every token of the model"),
     ],
 )
 def test_impossible_requests_are_refused_before_anything_runs(llm: LLM, prompts: object, params: object, message: str) -> None:
     with pytest.raises(UserError, match=message):
         llm.stream(prompts, params)  # type: ignore[arg-type]
     assert not llm.engine.has_work
+
+
+def test_all_tokens_but_one_may_be_banned(llm: LLM) -> None:
+    params = SamplingParams(max_new_tokens=3, min_new_tokens=2, stop_token_ids=tuple(range(1, 300)), ignore_eos=True)
+    assert llm.generate([[1]], params)[0].token_ids[:2] == [0, 0]
+    every = SamplingParams(max_new_tokens=3, stop_token_ids=tuple(range(300)))
+    assert len(llm.generate([[1]], every)[0].token_ids) == 1
 
 
 def test_a_bad_device_or_dtype_is_told_at_once(folder: Path) -> None:
@@ -109,14 +120,61 @@ def test_scores_that_are_no_numbers_are_an_error_and_no_text(folder: Path) -> No
         assert not broken.engine.has_work
 
 
+def test_vectors_that_are_no_numbers_are_an_error(tmp_path: Path) -> None:
+    with LLM(tiny_model(tmp_path, "bert"), weights="dummy", device="cpu", dtype="float32") as broken:
+        assert broken.encode([[1, 2], [3]]).shape == (2, 32)
+        with torch.no_grad():
+            broken.model.get_parameter("layers.1.feed_forward.down.weight")[0, 0] = float("nan")
+        with pytest.raises(ModelError, match=r"^tiny-bert in float32 makes vectors that are not finite: its weights are damaged$"):
+            broken.encode([[1, 2], [3]])
+
+
+def test_a_pooling_that_the_model_has_not_is_refused(tmp_path: Path) -> None:
+    with LLM(tiny_model(tmp_path, "bert"), weights="dummy", device="cpu", dtype="float32") as encoder:
+        assert (encoder.encode([[1, 2]], pooling="mean") == encoder.encode([[1, 2]], pooling=Pooling("mean"))).all()
+        for wrong in ("average", 5):
+            with pytest.raises(
+                UserError, match=f"pooling must be one of pooler, first, mean, max, mean_sqrt for this model, not {wrong!r}"
+            ):
+                encoder.encode([[1, 2]], pooling=wrong)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="pooling must be one of first, mean"):
+        resolve_pooling("pooler", None, has_pooler=False)
+
+
 WRONG = (
     *({"gpu_memory": value} for value in (-1.0, 0, float("nan"), float("inf"), "1", True)),
     *({"memory_fraction": value} for value in (0, -0.5, 1.01, float("nan"), None, "x", True)),
     *({"seed": value} for value in (-1, 2**64, "x", True)),
+    *({name: value} for name in ("dtype", "kv_dtype", "weights", "admission") for value in (5, None)),
+    *({name: 5} for name in ("revision", "quantize", "offload")),
 )
 
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_setting_out_of_range_is_told_before_anything_is_loaded(folder: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=f"{next(iter(wrong))} must be"):
-        LLM(folder, weights="dummy", device="cpu", **wrong)
+        LLM(folder, **{"weights": "dummy", "device": "cpu", **wrong})
+
+
+@pytest.mark.parametrize("wrong", [{"device": None}, {"percent": 5}, {"tokenizer": 5}, {"tokenizer": b"byte"}, {"tokenizer": ""}])
+def test_a_value_of_another_type_is_the_users_mistake(folder: Path, wrong: dict[str, Any]) -> None:
+    with pytest.raises(UserError):
+        LLM(folder, **{"weights": "dummy", "device": "cpu", **wrong})
+
+
+def test_a_tokenizer_that_is_none_is_told_before_weights_are_read(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LLM, "_load", lambda *_: pytest.fail("reads the weights"))
+    with pytest.raises(UserError, match="no tokenizer at "):
+        LLM(folder, device="cpu", weights="dummy", tokenizer=tmp_path / "none")
+    path = tiny_model(tmp_path, "llama")
+    (path / "model.safetensors").write_bytes(b"")
+    (path / "tokenizer.json").write_text("{")
+    with pytest.raises(UserError, match=r"tokenizer\.json: not a tokenizer\.json that can be read"):
+        LLM(path, device="cpu")
+
+
+def test_torchs_own_names_of_types_and_devices_serve(folder: Path) -> None:
+    llm = LLM(folder, dtype=torch.float32, device=torch.device("cpu"), weights="dummy", gpu_memory=0.01)
+    assert (llm.dtype, llm.device) == (torch.float32, torch.device("cpu"))
+    with pytest.raises(UserError, match=r"^--dtype int8 is unknown; use auto, float32, float16 or bfloat16$"):
+        LLM(folder, dtype=torch.int8, device="cpu", weights="dummy")

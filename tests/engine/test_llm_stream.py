@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -78,6 +79,32 @@ def test_a_stop_string_ends_an_iterator_that_another_has_driven_past_it(llm: LLM
     completions = [token.completion for token in late if token.completion is not None and token.prompt == 0]
     assert completions == expected
     assert not llm._loop._inboxes
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_threads_may_share_a_model(folder: Path, ranks: int) -> None:
+    """Each gets what it gets alone, whoever takes the steps, and what one of them abandons is dropped."""
+    params = SamplingParams(max_new_tokens=12, ignore_eos=True)
+    prompts = [some_prompts(count) for count in range(1, 7)]
+    found: dict[int, list[list[int]]] = {}
+    with LLM(folder, dtype="float32", device="cpu", weights="dummy", tensor_parallel=ranks) as own:
+
+        def ask(place: int) -> None:
+            for _ in range(5):
+                left = own.stream(prompts[place], params)
+                next(left)
+                del left
+                found[place] = [completion.token_ids for completion in own.generate(prompts[place], params)]
+
+        threads = [threading.Thread(target=ask, args=(place,), daemon=True) for place in range(len(prompts))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert not any(thread.is_alive() for thread in threads)
+        assert not own.engine.has_work
+        own.engine.scheduler.check_pages()
+        assert found == {i: [completion.token_ids for completion in own.generate(prompt, params)] for i, prompt in enumerate(prompts)}
 
 
 def test_a_consumer_may_generate(llm: LLM) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import rank_functions
-from processes import LIMIT_SECONDS, Watched, descendants, with_launcher
+from processes import LIMIT_SECONDS, Watched, descendants, in_a_fork, with_launcher
 
 from inferometer.engine.parallel.leader import Leader, start
 from inferometer.engine.parallel.ranks import RanksError
@@ -96,6 +96,20 @@ def test_a_rank_that_fails_by_itself_ends_all(three: Leader, function: Callable[
 
 
 @pytest.mark.slow
+def test_a_fork_of_the_leader_has_no_part_in_the_ranks(three: Leader) -> None:
+    """It gets a copy of all that the leader has, and lets go of that when it ends."""
+
+    def ends() -> None:
+        with pytest.raises(RanksError, match="of which this is a fork"):
+            ask(three, rank_functions.number)
+        three.tell(Call(RANKS, rank_functions.refuse, (1,)))
+        three.flush()
+        three.close()
+
+    in_a_fork(ends)
+    assert ask(three, rank_functions.number) == [1, 2]
+
+
 def test_a_rank_that_is_killed_ends_all(importable: None) -> None:
     leader = start(2)
     watched = Watched(with_launcher(leader.processes))

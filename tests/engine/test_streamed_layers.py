@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from processes import in_a_fork
 from streamed_models import CPU, PROMPTS, poisoned, resident, several, spec_of, states, streamed
 from torch import Tensor
 
@@ -225,6 +226,17 @@ def test_a_file_that_was_cut_off_stops_the_sweep(from_disk: Transformer, tmp_pat
     with pytest.raises(DiskFaultError, match=r"^--disk [^\n]*ends after[^\n]*$"):
         several(from_disk)
     file.write_bytes(whole)
+    assert torch.equal(states(from_disk), wanted)
+
+
+def test_a_fork_waits_for_no_layer_that_nobody_brings_there(from_disk: Transformer) -> None:
+    wanted = states(from_disk)
+
+    def read() -> None:
+        with pytest.raises(RuntimeError, match="of which this is a fork"):
+            states(from_disk)
+
+    in_a_fork(read)
     assert torch.equal(states(from_disk), wanted)
 
 

@@ -108,6 +108,18 @@ def test_a_damaged_one_is_compiled_again(built: Path, home: Path, tmp_path: Path
     assert path.read_bytes()[:4] == b"\x7fELF"
 
 
+@pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.9, 0.9999])
+def test_one_that_lacks_its_end_is_not_loaded(built: Path, tmp_path: Path, share: float) -> None:
+    """The loader takes it, and the first look at what is not there is a SIGBUS."""
+    whole = built.read_bytes()
+    path = tmp_path / built.name
+    path.write_bytes(whole[: int(share * len(whole))])
+    assert module._loaded(path) is None
+    path.write_bytes(whole)
+    assert module._loaded(path) is not None
+
+
 def test_another_compiler_or_processor_or_source_has_a_library_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = {module._path(["c++"]), module._path(["c++"]), module._path(["clang++", "-g"])}
     with monkeypatch.context() as patch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from inferometer.model.families import family
 from inferometer.model.formats import ROUNDED_FORMATS, weight_format
 from inferometer.model.parameters import head_matrix
 from inferometer.nn.dummy import DummySource
-from inferometer.nn.formats.folder import QuantisedFolder, matrices_to_nearest
+from inferometer.nn.formats.folder import QuantisedFolder, check_free, matrices_to_nearest
 from inferometer.nn.formats.layout import layer_matrices
 from inferometer.nn.load import open_source
 from tiny_models import CONFIGS, tiny_model
@@ -122,6 +123,18 @@ def test_of_two_that_write_one_folder_the_first_to_end_has_it(tmp_path: Path) ->
     assert json.loads((out / "config.json").read_text())["quantization_config"]["format"] == "int8"
     assert LLM(out, device="cpu", dtype="float32").weight_format == weight_format("int8", "float32")
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["out", "tiny-llama"]
+
+
+def test_a_place_that_no_folder_can_take_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A volume of a container is empty and a folder, and cannot be replaced by another: as it begins, not when all is written."""
+    (tmp_path / "volume").mkdir()
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(Path, "is_mount", lambda path: path.name == "volume")
+    with pytest.raises(UserError, match=f"volume is where a disk is mounted; name a folder in it, such as .*{os.sep}model$"):
+        check_free(tmp_path / "volume")
+    with pytest.raises(UserError, match=f"b: {tmp_path / 'file'} is a file; name a folder elsewhere$"):
+        check_free(tmp_path / "file" / "a" / "b")
+    check_free(tmp_path / "volume" / "a" / "b")
 
 
 def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:

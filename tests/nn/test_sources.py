@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -53,6 +56,25 @@ def test_a_tensor_in_two_shards_is_taken_from_where_the_index_says(
     source = open_checkpoint(tmp_path)
     assert torch.equal(source.read("a.weight", "cpu", torch.float16), example()["a.weight"])
     assert "mask" in source.tensors()  # a shard's tensor that the index does not know is there all the same
+
+
+@formats
+def test_a_file_that_may_not_be_read_is_told_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, save: Callable[[dict[str, Tensor], Path], None]
+) -> None:
+    """It is neither torn nor missing, and to fetch it again would not help."""
+    save(example(), tmp_path / name)
+    before = Path.open
+
+    def closed(path: Path, *how: Any, **more: Any) -> Any:  # whoever runs the tests may read everything, perhaps
+        if path.name == name:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return before(path, *how, **more)
+
+    monkeypatch.setattr(Path, "open", closed)
+    with pytest.raises(ModelError) as error:
+        open_checkpoint(tmp_path)
+    assert str(error.value) == f"{tmp_path / name}: Permission denied; change who may read it, or name another model"
 
 
 @formats

@@ -124,9 +124,10 @@ def test_what_can_never_run_is_refused_and_the_rest_served(llm: LLM) -> None:
         request(1, [1] * 60),
         request(2, [300]),
         request(3, [1], SamplingParams(logit_bias={300: 1.0})),
+        request(5, [1], SamplingParams(min_new_tokens=1, stop_token_ids=tuple(range(llm.spec.vocabulary)))),  # no token is left
     ]
     script = Script(Engine(llm.model, pages=16), Add((request(4, [1], SamplingParams(max_new_tokens=2)), *wrong)), after=stop_when_idle)
-    assert [event.request_id for event in script.events if isinstance(event, Refused)] == [1, 2, 3]
+    assert [event.request_id for event in script.events if isinstance(event, Refused)] == [1, 2, 3, 5]
     assert len(script.tokens(4)) == 2
 
 

@@ -16,6 +16,7 @@ import pytest
 from running_server import RunningServer, dummy, until
 
 from inferometer import LLM
+from inferometer.errors import ModelError
 from inferometer.server.embedding_loop import EmbeddingLoop
 from inferometer.server.messages import Abort, Command, Embed, Embedded, Event, Refused, Stop
 from tiny_models import tiny_model
@@ -167,20 +168,23 @@ def test_who_goes_away_gives_the_permit_back(server: RunningServer, llm: LLM) ->
 class Counting:
     """Stands in for a model: counts what it embeds."""
 
-    def __init__(self) -> None:
+    def __init__(self, failure: Exception | None = None) -> None:
         self.calls: list[int] = []
+        self.failure = failure or RuntimeError("broken")
 
     def encode(self, rows: list[list[int]]) -> np.ndarray:
         self.calls.append(rows[0][0])
         if rows[0][0] == 13:
-            raise RuntimeError("broken")
+            raise self.failure
         return np.zeros((len(rows), 4), np.float32)
 
 
-def test_what_was_dropped_before_its_turn_is_not_embedded() -> None:
+@pytest.mark.parametrize("failure", [RuntimeError("broken"), ModelError("its weights are damaged")])
+def test_what_was_dropped_before_its_turn_is_not_embedded(failure: Exception) -> None:
+    """A failure is nobody's wrong request, damaged weights neither."""
     commands: SimpleQueue[Command] = SimpleQueue()
     events: list[Event] = []
-    model = Counting()
+    model = Counting(failure)
 
     def hear(event: Event) -> None:
         events.append(event)

@@ -41,10 +41,16 @@ class Parser(argparse.ArgumentParser):
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             rows = [action.metavar for action in self._get_positional_actions() if action.nargs == "*"]
-            together = f" (one {rows[0]} stands beside the other)" if rows and not unknown[0].startswith("-") else ""
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{together}")
+            dashed = unknown[0].startswith("-")
+            together = f"one {rows[0]} stands beside the other" if rows and not dashed else ""
+            behind = f"a {rows[0]} that begins with a dash comes last, behind --" if rows and dashed else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{f' ({together or behind})' if rows else ''}")
         return found, unknown
 
     def error(self, message: str) -> NoReturn:
         """Raises UserError."""
-        raise UserError(f"{message.removeprefix('argument ')}; see {self.prog} --help")
+        message = message.removeprefix("argument ")
+        option, colon, lacks = message.partition(": ")
+        if colon and lacks == "expected one argument":  # which argparse says as well of one that it takes for an option
+            message += f" (one that begins with a dash goes behind {option.split('/')[-1]}=)"
+        raise UserError(f"{message}; see {self.prog} --help")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from inferometer.engine.device import resolve_device
     from inferometer.engine.llm import LLM
-    from inferometer.engine.quality import quality
+    from inferometer.engine.quality import must_predict, quality
 
     device = str(resolve_device(arguments.device))
     dtype = "float32" if arguments.dtype == "auto" and device == "cpu" else arguments.dtype
@@ -63,13 +63,12 @@ def run(arguments: argparse.Namespace) -> int:
         tokenizer=arguments.tokenizer,
         tensor_parallel=tensor_parallel(arguments),
     )
-    if other.spec.encoder:
-        raise UserError(f"{other.spec.name} is an encoder and predicts no tokens; use a decoder")
+    must_predict(other)  # before another model is loaded
     dtype = str(other.dtype).removeprefix("torch.")
     reference = LLM(
         arguments.reference or arguments.model, dtype=dtype, device=device, tokenizer=arguments.tokenizer, tensor_parallel=other.ranks
     )
-    tokens, window = _tokens(other, text), _window(other, arguments.sequence_length)
+    tokens, window = _tokens(other, text), _window((other, reference), arguments.sequence_length)
     with closing(Bar("quality", "token")) as bar:
         bar.start(len(tokens))
         found = quality(reference, other, tokens, window, _foretelling(bar, len(tokens), window))
@@ -135,9 +134,15 @@ def _tokens(llm: LLM, text: str) -> list[int]:
     return tokens
 
 
-def _window(llm: LLM, asked: int | None) -> int:
-    limit = llm.context_limit
-    if asked is not None and limit is not None and asked > limit:
-        raise UserError(f"--sequence-length {asked} is more than the {limit} tokens that {llm.spec.name} can hold; use at most {limit}")
-    wanted = WINDOW if asked is None else asked
-    return wanted if limit is None else min(wanted, limit)
+def _window(models: Sequence[LLM], asked: int | None) -> int:
+    """Of tokens that all models can hold."""
+    window = WINDOW if asked is None else asked
+    for model in models:
+        limit = model.context_limit
+        if limit is not None and window > limit:
+            if asked is not None:
+                raise UserError(
+                    f"--sequence-length {asked} is more than the {limit} tokens that {model.spec.name} can hold; use at most {limit}"
+                )
+            window = limit
+    return window

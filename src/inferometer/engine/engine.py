@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from inferometer.engine.damage import damaged
 from inferometer.engine.flight import Flight
 from inferometer.engine.prompt_scores import PromptScores
 from inferometer.engine.residency.brought_pages import PageTraffic
@@ -21,7 +22,6 @@ from inferometer.engine.sampled import Tokens
 from inferometer.engine.sequence_limit import check_length, sequence_limit
 from inferometer.engine.sizes import PAGE_SIZE, SEATS, SWEEP_TOKENS
 from inferometer.engine.watermark import DEFAULT_WATERMARK, Watermark
-from inferometer.errors import ModelError
 from inferometer.nn.cache import PagedCache
 from inferometer.nn.tiered_cache import TieredCache, slot_pages_for
 from inferometer.nn.transformer import Transformer
@@ -295,6 +295,4 @@ class Engine:
 
     def _fail(self) -> None:
         self.close()  # pages that hold NaN go with it: a mask does not keep them out of who comes next
-        name, dtype = self.model.spec.name, str(self.model.dtype).removeprefix("torch.")
-        wider = "" if dtype == "float32" else ", or need --dtype float32"
-        raise ModelError(f"{name} in {dtype} gives no token a finite score: its weights are damaged{wider}")
+        raise damaged(self.model.spec.name, self.model.dtype, "gives no token a finite score")

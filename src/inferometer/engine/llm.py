@@ -8,11 +8,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
+import torch
+
+from inferometer.engine.damage import damaged
 from inferometer.engine.engine import Engine
 from inferometer.engine.loaded_model import LoadedModel
 from inferometer.engine.model_settings import ModelSettings
 from inferometer.engine.parallel.ranks import Ranks
-from inferometer.engine.pooling import Pooling, read_pooling
+from inferometer.engine.pooling import Pooling, PoolingMode, read_pooling, resolve_pooling
 from inferometer.engine.prompt_reader import PromptReader, Prompts
 from inferometer.engine.shared_loop import SharedLoop
 from inferometer.engine.sizes import SEATS
@@ -34,6 +37,7 @@ class LLM(LoadedModel):
 
     model: a local folder or .gguf file, a preset or Hub id; None for the embedded model.
     revision: of a model of the Hub: a branch, tag or commit; None for main.
+    dtype, device: by torch's names, or as torch's own; "auto" for what serves best here.
     weights: "auto" reads the checkpoint, "dummy" makes seeded random ones on the device.
     tokenizer: a folder, file or "byte"; None for the model's own ("byte" with dummy weights).
     quantize: the format that the layers' matrices are rounded to as they are read: int8, w8a8, int4-g32, int4-g64 (also int4), int4-g128,
@@ -52,6 +56,7 @@ class LLM(LoadedModel):
     gpu_memory: GiB that weights, cache and activations may take together on the GPU (on the CPU: the cache); None for
     memory_fraction of the device. deterministic: every prompt gets the same tokens, and log-probabilities equal to the bit, alone and in
     any company, on one machine with one number of threads; slower. seed: of dummy weights and of requests that bring none.
+    Threads may share it: their requests run together, whoever of them takes the steps.
     Raises UserError, one line, for whatever cannot be found, read or run.
     """
 
@@ -60,8 +65,8 @@ class LLM(LoadedModel):
         model: str | Path | None = None,
         *,
         revision: str | None = None,
-        dtype: str = "auto",
-        device: str = "auto",
+        dtype: str | torch.dtype = "auto",
+        device: str | torch.device = "auto",
         weights: Literal["auto", "dummy"] = "auto",
         tokenizer: str | Path | None = None,
         quantize: str | None = None,
@@ -82,8 +87,8 @@ class LLM(LoadedModel):
         settings = ModelSettings(
             model=model,
             revision=revision,
-            dtype=dtype,
-            device=device,
+            dtype=str(dtype).removeprefix("torch.") if isinstance(dtype, torch.dtype) else dtype,
+            device=str(device) if isinstance(device, torch.device) else device,
             weights=weights,
             quantize=quantize,
             kv_dtype=kv_dtype,
@@ -104,33 +109,24 @@ class LLM(LoadedModel):
         self._device_room = 0  # pages that the engine's device has memory for
         self._loop = SharedLoop()
         self.seed = seed
+        self._named_tokenizer = "byte" if tokenizer is None and weights == "dummy" else tokenizer
         super().__init__(settings, tensor_parallel)
-        if tokenizer is None and weights == "dummy":
-            tokenizer = "byte"
-        # Text is rank 0's alone.
-        self.tokenizer = load_tokenizer(self.description.path if tokenizer is None else tokenizer) if self.ranks.leads else None
-        if self.ranks.leads:
-            eos = self.description.eos_token_ids or (() if self.tokenizer is None else self.tokenizer.eos_token_ids)
-            self._reader = PromptReader(self.spec, self.tokenizer, tuple(eos))
+        eos = self.description.eos_token_ids or (() if self.tokenizer is None else self.tokenizer.eos_token_ids)
+        self._reader = PromptReader(self.spec, self.tokenizer, tuple(eos))
+
+    def _before_weights(self) -> None:
+        # Text is rank 0's alone, and so is this class: others have a LoadedModel.
+        self.tokenizer = load_tokenizer(self.description.path if self._named_tokenizer is None else self._named_tokenizer)
 
     @property
     def engine(self) -> Engine:
         """The loop under `generate`, for callers that drive it step by step. Raises UserError for an encoder."""
         if self.spec.encoder:
             raise UserError(f"{self.spec.name} is an encoder: it embeds text and does not generate; use a decoder model")
-        if self._engine is None:
-            self.tune()
-            sweep_tokens = self.sweep_tokens(self.admission, SEATS)
-            self._device_room = self.room(seats=SEATS, sweep_tokens=sweep_tokens)
-            room = self.page_room(seats=SEATS, sweep_tokens=sweep_tokens, device=self._device_room)
-            self._engine = self.make_engine(
-                pages=room.pages,
-                device_pages=room.device,
-                slot_pages=room.slot_pages,
-                sweep_tokens=sweep_tokens,
-                admission=over_the_link(self.admission, self.prompts_beside),
-            )
-        return self._engine
+        with self._loop.turns.lock:
+            if self._engine is None:
+                self._engine = self._made_engine()
+            return self._engine
 
     @property
     def context_limit(self) -> int | None:
@@ -174,34 +170,39 @@ class LLM(LoadedModel):
         self._beside.say_if_pointless(requests, self._device_room)
         return self._streamed(requests)
 
-    def encode(self, texts: str | Sequence[str] | Sequence[Sequence[int]], *, pooling: Pooling | None = None) -> numpy.ndarray:
+    def encode(
+        self, texts: str | Sequence[str] | Sequence[Sequence[int]], *, pooling: Pooling | PoolingMode | None = None
+    ) -> numpy.ndarray:
         """float32 (texts, hidden): one vector a text, from an encoder.
 
-        The pooling is the one the model's folder declares unless given. Texts longer than the model's limit are cut there, as
-        is usual for embeddings. Raises UserError for a decoder or an empty list of tokens.
+        The pooling is the one the model's folder declares unless given, as a `Pooling` or its mode's name. Texts longer than the model's
+        limit are cut there, as is usual for embeddings. Raises UserError for a decoder or an empty list of tokens, ModelError where the
+        vectors hold what is no number.
         """
         if not self.spec.encoder:
             raise UserError(f"{self.spec.name} is a decoder: it generates and does not encode; use an encoder such as all-minilm-l6-v2")
-        how = pooling or read_pooling(self._folder, has_pooler=self.spec.pooler)
+        how = resolve_pooling(pooling, self._folder, has_pooler=self.spec.pooler)
         limit = self._text_limit(how)
         rows = [self._reader.cut(ids, len(ids) if limit is None else limit) for ids in self._reader.token_ids(texts)]
-        return self.everywhere(vectors, rows, how).numpy()
+        with self._loop.turns.asked(), self._loop.turns.lock:
+            found = self.everywhere(vectors, rows, how)
+        if not found.isfinite().all():
+            raise damaged(self.spec.name, self.dtype, "makes vectors that are not finite")
+        return found.numpy()
 
     def reorder(self, admission: str, group_size: int | None = None, num_groups: int | None = None) -> None:
         """Drops all requests and runs what comes under another admission. Raises UserError for settings that mean nothing."""
         order = admission_of(admission, group_size, num_groups)
-        if self._engine is not None:
-            self._engine.close()
-            self._engine = None
-        self.admission = order
+        with self._loop.turns.asked(), self._loop.turns.lock:
+            self._drop_engine()
+            self.admission = order
 
     def close(self) -> None:
         """Drops all requests and frees the cache. Weights that live elsewhere than on the device go with it, and so do the ranks that were
         started for a model, or its part in them: such a model runs no longer."""
-        if self._engine is not None:
-            self._engine.close()
-            self._engine = None
-        super().close()
+        with self._loop.turns.asked(), self._loop.turns.lock:
+            self._drop_engine()
+            super().close()
 
     def __enter__(self) -> Self:
         return self
@@ -210,13 +211,32 @@ class LLM(LoadedModel):
         self.close()
 
     def _checked(self, prompts: Prompts, params: SamplingParams | Sequence[SamplingParams]) -> list[Request]:
-        engine, requests = (
-            self.engine,
-            self._reader.requests(prompts, params, self.seed),
-        )  # in this order: an encoder is refused as such, not for its lengths
-        for request in requests:
-            engine.check(request)
-        return requests
+        with self._loop.turns.asked(), self._loop.turns.lock:
+            engine, requests = (
+                self.engine,
+                self._reader.requests(prompts, params, self.seed),
+            )  # in this order: an encoder is refused as such, not for its lengths
+            for request in requests:
+                engine.check(request)
+            return requests
+
+    def _made_engine(self) -> Engine:
+        self.tune()
+        sweep_tokens = self.sweep_tokens(self.admission, SEATS)
+        self._device_room = self.room(seats=SEATS, sweep_tokens=sweep_tokens)
+        room = self.page_room(seats=SEATS, sweep_tokens=sweep_tokens, device=self._device_room)
+        return self.make_engine(
+            pages=room.pages,
+            device_pages=room.device,
+            slot_pages=room.slot_pages,
+            sweep_tokens=sweep_tokens,
+            admission=over_the_link(self.admission, self.prompts_beside),
+        )
+
+    def _drop_engine(self) -> None:
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
 
     def _completions(self, requests: list[Request]) -> Generator[tuple[int, Completion], None, None]:
         with closing(self._loop.run(self.engine, requests, self.tokenizer)) as tokens:

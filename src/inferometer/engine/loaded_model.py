@@ -67,6 +67,7 @@ class LoadedModel:
         self.last_states: torch.Tensor | None = None  # of the text that was read last
         if size > 1:
             check_shards(self.description.spec, size)  # before anything is started
+        self._before_weights()
         self.ranks = ranks = ranks_of(tensor_parallel)
         self._name = RANKS  # under which other ranks hold theirs
         self._end: Callable[[], object] | None = None
@@ -74,6 +75,9 @@ class LoadedModel:
             self._lead(ranks, (numerics, narrow), started=isinstance(tensor_parallel, int) and ranks.owned)
         elif ranks.leads:
             self._load(numerics, narrow)
+
+    def _before_weights(self) -> None:
+        """What else is read of the model, once it is described: a mistake there is told before ranks are started and weights are read."""
 
     def _lead(self, ranks: Leader, loading: tuple[Any, ...], *, started: bool) -> None:
         """Has the other ranks find the model, then all load it. started: whether they were for this model, and end with it."""

@@ -6,12 +6,12 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor
 
-from inferometer.errors import ModelError, shown
+from inferometer.errors import ModelError, UserError, shown
 from inferometer.nn.batch import RaggedBatch
 from inferometer.nn.transformer import Transformer
 
@@ -40,6 +40,20 @@ class Pooling:
     def __post_init__(self) -> None:
         if self.mode not in get_args(PoolingMode):
             raise ValueError(f"pooling must be one of {', '.join(get_args(PoolingMode))}, not {self.mode!r}")
+
+
+def resolve_pooling(asked: Pooling | str | None, path: Path | None, *, has_pooler: bool) -> Pooling:
+    """The pooling that a caller asks for, by its mode alone perhaps; None for what the model's folder declares.
+
+    Raises UserError for a mode that is none or that the model has no part for, and ModelError as `read_pooling` does.
+    """
+    if asked is None:
+        return read_pooling(path, has_pooler=has_pooler)
+    mode = asked.mode if isinstance(asked, Pooling) else asked
+    modes = [each for each in get_args(PoolingMode) if has_pooler or each != "pooler"]
+    if mode not in modes:
+        raise UserError(f"pooling must be one of {', '.join(modes)} for this model, not {shown(mode)}")
+    return asked if isinstance(asked, Pooling) else Pooling(cast(PoolingMode, mode))
 
 
 def read_pooling(path: Path | None, *, has_pooler: bool) -> Pooling:

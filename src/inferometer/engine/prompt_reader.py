@@ -43,7 +43,7 @@ class PromptReader:
             raise UserError(f"{len(rows)} prompts but {len(wanted)} sampling parameters; give one for all or one a prompt")
         requests: list[Request] = []
         for ids, own in zip(rows, wanted, strict=True):
-            check(own, self.spec.vocabulary)
+            check(own, self.spec.vocabulary, self.eos_token_ids)
             if own.stop and self.tokenizer is None:
                 raise UserError(f"{self.spec.name} has no tokenizer, so stop strings cannot be matched; use stop_token_ids or --tokenizer")
             kept = ids if own.truncate is None else ids[-own.truncate :]

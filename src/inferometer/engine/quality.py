@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from inferometer.engine.damage import damaged
 from inferometer.engine.llm import LLM
 from inferometer.errors import UserError
 
@@ -30,14 +31,23 @@ class Quality:
     top1_agreement: float
 
 
+def must_predict(model: LLM) -> None:
+    """Raises UserError for an encoder."""
+    if model.spec.encoder:
+        raise UserError(f"{model.spec.name} is an encoder and predicts no tokens; use a decoder")
+
+
 @torch.inference_mode()
 def quality(reference: LLM, other: LLM, tokens: Sequence[int], window: int, advance: Callable[[int], None] = lambda count: None) -> Quality:
     """Both models predict every token of a text but the first of each window of so many tokens, from the window's tokens before it.
 
     Hidden states of a window and distributions at CHUNK positions are all that is held at a time. advance: told the tokens that are done,
     in pieces of a window: one third of them when either model has read it, and one as its distributions are compared.
-    Raises UserError where the two are not of one vocabulary or a text has fewer than two tokens.
+    Raises UserError where one predicts no tokens, the two are not of one vocabulary or a text has fewer than two tokens; ModelError where
+    one gives no token a finite score.
     """
+    must_predict(other)
+    must_predict(reference)
     if reference.spec.vocabulary != other.spec.vocabulary:
         raise UserError(
             f"{other.spec.name} has {other.spec.vocabulary} tokens and {reference.spec.name} {reference.spec.vocabulary}: "
@@ -62,10 +72,13 @@ def quality(reference: LLM, other: LLM, tokens: Sequence[int], window: int, adva
                 advance(len(wanted) // 3)
                 left -= len(wanted) // 3
             advance(left)
+            for loss, model in zip(sums, (other, reference), strict=False):
+                if loss.isnan():
+                    raise damaged(model.spec.name, model.dtype, "gives no token a finite score")
         else:
             advance(len(part))
-    loss, reference_loss, divergence, agreed = (sums / count).tolist()
-    return Quality(count, _exp(loss), _exp(reference_loss), max(0.0, divergence), agreed)
+    own, their, divergence, agreed = (sums / count).tolist()
+    return Quality(count, _exp(own), _exp(their), max(0.0, divergence), agreed)
 
 
 def _distributions(other: LLM, reference: LLM, targets: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:

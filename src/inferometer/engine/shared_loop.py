@@ -1,13 +1,15 @@
-"""One engine, driven by whoever waits for a token, for all who wait."""
+"""One engine, driven by whoever waits for a token, for all who wait, in one thread or in several."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from inferometer.engine.engine import Engine
 from inferometer.engine.text_stream import TextStream
+from inferometer.engine.turns import Turns
 from inferometer.schedule.completion import Completion
 from inferometer.schedule.emission import Emission
 from inferometer.schedule.request import Request
@@ -20,9 +22,13 @@ TextToken = tuple[TextStream, Emission, str, Completion | None]
 
 
 class SharedLoop:
-    """Any number of iterators over one engine: each takes its steps for all of them, and tokens go to whoever they are for."""
+    """Any number of iterators over one engine: each takes its steps for all of them, and tokens go to whoever they are for.
+
+    turns: of threads, within which alone anybody touches the engine.
+    """
 
     def __init__(self) -> None:
+        self.turns = Turns()
         self._inboxes: dict[int, deque[Emission]] = {}  # of the requests that an iterator waits for: one an iterator
 
     def run(self, engine: Engine, requests: Sequence[Request], tokenizer: Tokenizer | None) -> Generator[TextToken, None, None]:
@@ -34,12 +40,16 @@ class SharedLoop:
         inbox: deque[Emission] = deque()
         self._inboxes.update(dict.fromkeys(streams, inbox))
         try:
-            sequences = {request.id: engine.add(request) for request in requests}
+            with self.turns.asked(), self.turns.lock:
+                sequences = {request.id: engine.add(request) for request in requests}
             while streams:
                 while not inbox:
-                    self._step(engine)
-                    if not inbox and any(sequences[request_id].ended for request_id in streams):
-                        raise RuntimeError("requests were dropped while they ran: the engine was cleared or closed, or a sweep failed")
+                    with self.turns.asked(), self.turns.lock:
+                        if inbox:
+                            break  # came while another thread had its turn
+                        self._step(engine)
+                        if not inbox and any(sequences[request_id].ended for request_id in streams):
+                            raise RuntimeError("requests were dropped while they ran: the engine was cleared or closed, or a sweep failed")
                 emission = inbox.popleft()
                 stream = streams.get(emission.request_id)
                 if stream is None:
@@ -61,4 +71,4 @@ class SharedLoop:
 
     def _drop(self, engine: Engine, request_id: int) -> None:
         self._inboxes.pop(request_id, None)
-        engine.abort(request_id)
+        self.turns.soon(partial(engine.abort, request_id))

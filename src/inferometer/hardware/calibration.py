@@ -63,7 +63,7 @@ class Calibration:
                 raise ValueError(f"sums_s.{ranks}: sizes are whole numbers of bytes")
             positive |= {f"sums_s.{ranks}.{nbytes}": seconds for nbytes, seconds in times.items()}
         for name, value in positive.items():
-            if (value is not None or name.startswith("sums_s")) and not (_is_number(value) and 0 < value < math.inf):
+            if not (value is None and name in _OPTIONAL) and not (_is_number(value) and 0 < value < math.inf):
                 raise ValueError(f"{name} must be a positive number, not {value!r}")
         for dtype in self.matmul_flop_s:
             if dtype not in get_args(Dtype):
@@ -108,6 +108,9 @@ class Calibration:
         for name in _REQUIRED:
             if values.get(name) is None:
                 raise ValueError(f"{name} is missing")
+        notes = values.get("notes", [])
+        if not (isinstance(notes, list) and all(isinstance(note, str) for note in notes)):
+            raise ValueError("notes must be a list of strings")
         sums = values.get("sums_s", {})
         if not (isinstance(sums, dict) and all(isinstance(times, dict) for times in sums.values())):
             raise ValueError("sums_s must be an object of objects")
@@ -117,7 +120,7 @@ class Calibration:
                 "matmul_flop_s": MappingProxyType(values["matmul_flop_s"]),
                 "sums_s": MappingProxyType({_count(ranks): MappingProxyType(_sized(times)) for ranks, times in sums.items()}),
                 "samples": MappingProxyType(values["samples"]),
-                "notes": tuple(values.get("notes", ())),
+                "notes": tuple(notes),
             }
         )
 
@@ -170,7 +173,7 @@ def load_calibrations(fingerprint: str, folder: Path | None = None) -> Calibrati
         if stored.get("fingerprint") != fingerprint:
             raise ValueError("measured on other hardware")
         devices = {name: Calibration.from_json(values) for name, values in stored["devices"].items()}
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         return _ignored(path, str(error))
     return Calibrations(MappingProxyType(devices))
 

@@ -13,6 +13,7 @@ import os
 import platform
 import shlex
 import shutil
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -111,9 +112,25 @@ def cpu_library() -> CpuLibrary | None:
 def _loaded(path: Path) -> CpuLibrary | None:
     """None where there is no file, a damaged one, or one for another system."""
     try:
-        return CpuLibrary(path)
+        return None if _cut_off(path) else CpuLibrary(path)
     except OSError:
         return None
+
+
+def _cut_off(path: Path) -> bool:
+    """Whether a library lacks its end, as a disk that was full, or lost power, may leave it: to load it would end this process by a signal.
+
+    Of ELF, whose linkers put the table of sections last. Raises OSError.
+    """
+    with path.open("rb") as file:
+        head = file.read(64)
+        size = os.fstat(file.fileno()).st_size
+    if len(head) < 64 or head[:5] != b"\x7fELF\x02":
+        return False  # the loader looks at what else it may be
+    order = "<" if head[5] == 1 else ">"
+    (table,) = struct.unpack_from(f"{order}Q", head, 0x28)
+    entry_bytes, entries = struct.unpack_from(f"{order}HH", head, 0x3A)
+    return bool(table + entry_bytes * entries > size)
 
 
 def _made(compiler: Sequence[str], path: Path) -> CpuLibrary | None:

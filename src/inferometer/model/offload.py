@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
@@ -98,7 +98,7 @@ def _fraction(text: str, offload: str) -> float:
 
 def _six(percent: str | Sequence[int]) -> Offload:
     """FlexGen's W_gpu W_cpu C_gpu C_cpu A_gpu A_cpu: weights, cache and activations, in percent; the rest is the disk's."""
-    words = percent.replace(",", " ").split() if isinstance(percent, str) else list(percent)
+    words = percent.replace(",", " ").split() if isinstance(percent, str) else list(percent) if isinstance(percent, Iterable) else [percent]
     shown = " ".join(map(str, words))
     try:
         numbers = [int(word) for word in words]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from inferometer.errors import ModelError
-from inferometer.nn.shards import check_index, read_index
+from inferometer.nn.shards import check_index, must_open, read_index
 from inferometer.nn.source import Extent, prevailing_dtype
 
 _DTYPES: Final[Mapping[str, torch.dtype]] = {
@@ -93,6 +93,7 @@ class SafetensorsSource:
 def _open(file: Path) -> Any:
     from safetensors import SafetensorError, safe_open
 
+    must_open(file)
     try:
         return safe_open(file, framework="pt", device="cpu")
     except (SafetensorError, OSError, RuntimeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The index of a checkpoint that is spread over several files."""
+"""The files of a checkpoint: that they can be opened, and the index of one that is spread over several."""
 
 from __future__ import annotations
 
@@ -7,6 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from inferometer.errors import ModelError, shown
+
+
+def must_open(file: Path) -> None:
+    """Raises ModelError, with the system's reason, where a file cannot be opened: those who read it call that damage, or say that it is not
+    there."""
+    try:
+        with file.open("rb"):
+            pass
+    except OSError as error:
+        raise ModelError(f"{file}: {error.strerror}; change who may read it, or name another model") from None
 
 
 def read_index(index: Path) -> dict[str, Path]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from inferometer.errors import ModelError, shown
-from inferometer.nn.shards import check_index, read_index
+from inferometer.nn.shards import check_index, must_open, read_index
 from inferometer.nn.source import Extent, part_of, prevailing_dtype
 
 # What torch.load is seen to raise on damaged files, beyond its own refusals.
@@ -92,6 +92,7 @@ class TorchBinSource:
 
 
 def _tensors_in(file: Path) -> Mapping[str, Tensor]:
+    must_open(file)
     try:
         with warnings.catch_warnings():
             # torch warns of unusual pickles before it refuses them; the refusal says it.

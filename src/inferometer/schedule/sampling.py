@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, Self
@@ -131,12 +131,18 @@ class SamplingParams:
         return self.greedy and not self.edits and not self.top_logprobs
 
 
-def check(params: SamplingParams, vocabulary: int) -> None:
-    """Raises UserError if `params` name a token that a model of `vocabulary` tokens does not have."""
+def check(params: SamplingParams, vocabulary: int, eos_token_ids: Sequence[int] = ()) -> None:
+    """Raises UserError if `params` name a token that a model of `vocabulary` tokens does not have, or ban all that it has.
+
+    eos_token_ids: the model's end tokens; those outside the vocabulary are ignored.
+    """
     for name, ids in (("logit_bias", params.logit_bias or ()), ("stop_token_ids", params.stop_token_ids)):
         for token_id in ids:
             if token_id >= vocabulary:
                 raise UserError(f"{name} names token {shown(token_id)}, but the model has tokens 0 to {vocabulary - 1}")
+    ends = (*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids))
+    if params.min_new_tokens and len(ends) >= vocabulary and vocabulary == len({end for end in ends if 0 <= end < vocabulary}):
+        raise UserError("min_new_tokens bans what would end the text, and with stop_token_ids that is every token of the model; name fewer")
 
 
 def _whole(name: str, value: object, *, minimum: int, maximum: int | None = None) -> int:

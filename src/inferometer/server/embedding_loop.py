@@ -7,7 +7,7 @@ from queue import Empty, SimpleQueue
 
 from inferometer.engine.llm import LLM
 from inferometer.engine.parallel.ranks import RanksError
-from inferometer.errors import UserError
+from inferometer.errors import ModelError, UserError
 from inferometer.server.messages import Abort, Broken, Command, Embed, Embedded, Event, Refused, Stop
 
 
@@ -42,10 +42,12 @@ class EmbeddingLoop:
     def _embed(self, embed: Embed) -> None:
         try:
             vectors = self._llm.encode([list(row) for row in embed.rows])
-        except UserError as error:
-            self._send(Refused(embed.request_id, str(error)))
         except RanksError:
             raise  # nothing can be served any more
+        except ModelError as error:  # is nothing that a client has asked wrongly
+            self._send(Broken((embed.request_id,), str(error)))
+        except UserError as error:
+            self._send(Refused(embed.request_id, str(error)))
         except Exception as error:  # noqa: BLE001  (the next ones are to be served)
             self._send(Broken((embed.request_id,), f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"))
         else:

@@ -67,7 +67,7 @@ class EngineLoop:
         vocabulary = self._engine.model.spec.vocabulary
         try:
             # The other process has looked at this as well; here one bad number would take all that run with it.
-            check(request.params, vocabulary)
+            check(request.params, vocabulary, request.eos_token_ids)
             if not 0 <= min(request.prompt_token_ids) <= max(request.prompt_token_ids) < vocabulary:
                 raise UserError(f"the prompt has a token outside the model's vocabulary, 0 to {vocabulary - 1}")
             self._waiting[request.id] = self._engine.add(request)

@@ -14,9 +14,18 @@ def read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError, RecursionError) as error:
+        text = path.read_text(encoding="utf-8")
+        content = json.loads(text)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; change who may read it, or name another model") from None
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not valid JSON ({' '.join(str(error).split())}); fetch the model again") from None
     if not isinstance(content, dict):
         raise UserError(f"{path}: holds a {type(content).__name__} where a JSON object is expected; fetch the model again")
+    if "\\u" in text:  # the one way to write half of a pair, which is no text and which no library takes
+        try:
+            json.dumps(content, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            half = f"U+{ord(error.object[error.start]):04X}"
+            raise UserError(f"{path}: holds a lone surrogate, {half}, which is no text; fetch the model again") from None
     return content

@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from inferometer.errors import UserError
+from inferometer.errors import UserError, shown
 from inferometer.text.bytes import ByteTokenizer
 from inferometer.text.folder import folder_tokenizer
 from inferometer.text.tokenizer import Tokenizer
 
 BYTE: Final = "byte"
 """The name of the byte tokenizer, where a path is expected."""
+
+_KINDS: Final = f"give a folder, a tokenizer.json, a .gguf file, or {BYTE!r} with --tokenizer"
 
 
 def load_tokenizer(path: Path | str | None) -> Tokenizer | None:
@@ -25,6 +27,8 @@ def load_tokenizer(path: Path | str | None) -> Tokenizer | None:
         return None
     if str(path) == BYTE:
         return ByteTokenizer()
+    if not isinstance(path, str | Path) or path == "":
+        raise UserError(f"{shown(path)} names no tokenizer: {_KINDS}")
     path = Path(path)
     try:
         found = path.exists()
@@ -33,11 +37,11 @@ def load_tokenizer(path: Path | str | None) -> Tokenizer | None:
     if found and path.is_dir():
         return folder_tokenizer(path)
     if not found:
-        raise UserError(f"no tokenizer at {str(path)[:200]}: give a folder, a tokenizer.json, a .gguf file, or {BYTE!r} with --tokenizer")
+        raise UserError(f"no tokenizer at {str(path)[:200]}: {_KINDS}")
     if path.suffix == ".gguf":
         from inferometer.text.gguf import gguf_tokenizer
 
         return gguf_tokenizer(path)
     if path.name == "tokenizer.json":
         return folder_tokenizer(path.parent)
-    raise UserError(f"{path} is no tokenizer: give a folder, a tokenizer.json, a .gguf file, or {BYTE!r} with --tokenizer")
+    raise UserError(f"{path} is no tokenizer: {_KINDS}")

@@ -58,6 +58,25 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(tmp_p
         Journal(tmp_path / "no" / "folder.jsonl")
 
 
+@pytest.mark.parametrize("content", ["Dear diary\n", '{"index":0,"text":"a","job":"b"}\n', '{"records": []}\n', "[1]", "\n\n{\n", "\0\0"])
+def test_a_file_of_something_else_is_left_as_it_is(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "other.jsonl"
+    path.write_text(content)
+    with pytest.raises(UserError, match=r"--output .*other\.jsonl: holds something other than records, one a line; name another file"):
+        Journal(path)
+    assert path.read_text() == content
+
+
+@pytest.mark.parametrize("content", ["", "\n\n", '{"schema', '{"schema_version":1,"case', '\ufeff{"shared":{}}\n'])
+def test_what_may_be_a_beginning_of_records_is_gone_on_with(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_text(content)
+    with Journal(path) as journal:
+        journal.append(record())
+    assert path.read_text().startswith(content)
+    assert json.loads(path.read_text().splitlines()[-1]) == record().to_json()
+
+
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"none\.jsonl"):
         read_records(tmp_path / "none.jsonl")

@@ -8,15 +8,22 @@ import warnings
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, Final, Self
 
 from inferometer.bench.records.record import Record
 from inferometer.bench.records.record_file import REMEDY, records_in
 from inferometer.errors import DamageWarning, UserError
 
+_BEGINNINGS: Final = (b'{"schema_version"', b'{"shared"')
+"""Of the first line of a file of records, whole or torn."""
+
+_LONGEST_LINE: Final = 2**24
+"""Bytes; what is longer is no record, and not to be read into memory to know."""
+
 
 class Journal:
-    """A file that records are appended to. Raises UserError at once where the file cannot be written, before anything is measured.
+    """A file that records are appended to. Raises UserError at once, before anything is measured, where the file cannot be written, or
+    where it holds something else, which a record at its end would spoil.
 
     `option` is what the user named the file by.
     """
@@ -28,6 +35,9 @@ class Journal:
             self._file: IO[bytes] = path.open("ab+" if self._on_disk else "ab")
         except OSError as error:
             raise UserError(f"{option} {path}: {error.strerror}; name a file in a folder that you may write to") from error
+        if self._on_disk and not _begins_with_a_record(self._file):
+            self._file.close()
+            raise UserError(f"{option} {path}: holds something other than records, one a line; name another file")
         # A process killed while it wrote leaves a line without an end; ours must not be glued to it.
         if self._on_disk and self._file.seek(0, os.SEEK_END):
             self._file.seek(-1, os.SEEK_END)
@@ -98,6 +108,21 @@ def repair(path: Path) -> int:
         return 0
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; name a folder that you may write to") from error
+
+
+def _begins_with_a_record(file: IO[bytes]) -> bool:
+    """Whether the first line that says anything is of a file of records; so is a file without one."""
+    file.seek(0)
+    first = b"\n"
+    while first and not first.strip():
+        first = file.readline(_LONGEST_LINE)
+    first = first.removeprefix(b"\xef\xbb\xbf").strip()
+    try:
+        value = json.loads(first)
+    except (ValueError, RecursionError):
+        # A brace alone is rather how other documents begin.
+        return not first or any(first.startswith(each) or (each.startswith(first) and len(first) > 2) for each in _BEGINNINGS)
+    return isinstance(value, dict) and ("schema_version" in value or "shared" in value)
 
 
 def _is_object(line: bytes) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar, cast
 
 import torch
 
+from inferometer.engine.owner import Owner
 from inferometer.engine.parallel.gpu_collective import GpuCollective
 from inferometer.engine.parallel.groups import collective
 from inferometer.engine.parallel.health import Watch, may_be_anothers
@@ -65,6 +66,7 @@ class Leader:
         self._refused = 0
         self._waits = 0
         self._closed = False
+        self._owner = Owner()
         self._collectives: dict[tuple[str, bool], Collective] = {}
         self._watch = Watch(peers, launch)
         self._watch.start()
@@ -85,7 +87,9 @@ class Leader:
         return self._watch.failure is None and not self._closed
 
     def check(self) -> None:
-        """Raises RanksError if the ranks have ended."""
+        """Raises RanksError if the ranks have ended, or are not this process's."""
+        if self._owner.forked:
+            raise RanksError("the ranks are those of the process that started them, of which this is a fork; make an LLM in each process")
         if self._watch.failure is not None:
             raise RanksError(self._watch.failure)
         if self._closed:
@@ -187,7 +191,7 @@ class Leader:
 
     def close(self) -> None:
         """Ends the other ranks. Does nothing the second time."""
-        if self._closed:
+        if self._closed or self._owner.forked:
             return
         self._send(*self._told, End())
         self._closed = True
@@ -209,7 +213,7 @@ class Leader:
 
     def _send(self, *orders: Order) -> None:
         """Sends the stream with what is behind it, and begins it anew. Nobody is told anything of what cannot be sent."""
-        if self._watch.failure is None and not self._closed:
+        if self._watch.failure is None and not self._closed and not self._owner.forked:
             data = frame(orders)
             with self._waiting():
                 for peer in self._peers:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from inferometer.engine.owner import Owner
 from inferometer.errors import RunError, UserError
 from inferometer.model.byte_size import gib
 from inferometer.model.scratch import FULL
@@ -78,7 +79,7 @@ class DiskFile:
             folder.mkdir(parents=True, exist_ok=True)
             remove_abandoned(folder)
             self.path, self._lock = _locked_file(folder)
-        self._close = weakref.finalize(self, _remove, self.path, self._lock)
+        self._close = weakref.finalize(self, _remove, self.path, self._lock, Owner())
         try:
             with self._told(f"cannot hold {gib(size)} of weights"):
                 if size:
@@ -186,6 +187,8 @@ def _direct(path: Path) -> int | None:
         return None
 
 
-def _remove(path: Path, file: int) -> None:
-    path.unlink(missing_ok=True)
+def _remove(path: Path, file: int, owner: Owner) -> None:
+    """A fork of the process that has the file ends, too, and must not take it along."""
+    if not owner.forked:
+        path.unlink(missing_ok=True)
     os.close(file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from inferometer.engine.owner import Owner
 from inferometer.engine.residency.courier import Arrival, Courier
 from inferometer.engine.residency.homes import LayerHomes
 from inferometer.model.placement import Placement
@@ -34,6 +35,7 @@ class StreamedLayers:
         self._arrivals: dict[int, Arrival] = {}
         self._next = 0
         self._open = True
+        self._owner = Owner()
 
     @property
     def host_bytes(self) -> int:
@@ -46,6 +48,8 @@ class StreamedLayers:
             return
         if not self._open:
             raise RuntimeError("the weights were let go when the model was closed")
+        if self._owner.forked:  # where nobody would bring them
+            raise RuntimeError("the weights come to the process that loaded them, of which this is a fork; make an LLM in each process")
         arrival = self._arrivals.pop(layer, None)
         if arrival is None:
             self._begin_at(layer)

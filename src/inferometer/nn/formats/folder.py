@@ -177,8 +177,8 @@ class QuantisedFolder:
 
 
 def check_free(folder: Path) -> None:
-    """Raises UserError where a folder to be written is there and not empty, is a link, whose place no folder can take, or is what another
-    run is writing."""
+    """Raises UserError where a folder to be written is there and not empty, is a link or a mounted disk, whose place no folder can take, is
+    below a file, or is what another run is writing."""
     _check_place(folder)
     if is_being_made(folder):
         raise UserError(f"-o {folder} is being written by another run; name another folder, or wait for that run to end")
@@ -207,6 +207,11 @@ def _check_place(folder: Path) -> None:
         raise UserError(f"-o {folder} is a link; name the folder itself, or remove it")
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise UserError(f"-o {folder} is there already; name another folder, or remove it")
+    if folder.is_mount():
+        raise UserError(f"-o {folder} is where a disk is mounted; name a folder in it, such as {folder / 'model'}")
+    above = next(path for path in folder.absolute().parents if path.exists())
+    if not above.is_dir():
+        raise UserError(f"-o {folder}: {above} is a file; name a folder elsewhere")
 
 
 def _stored(piece: Piece, weight: QuantWeight, *, head: bool) -> Iterator[tuple[str, Tensor]]:
