@@ -91,7 +91,7 @@ def test_other_hardware_is_a_notice(tmp_path: Path) -> None:
 
 
 def edited(**changes: Any) -> str:
-    document = {"schema_version": 2, "fingerprint": "f00d", "devices": {"cuda:0": GOOD.to_json()}}
+    document = {"schema_version": 3, "fingerprint": "f00d", "devices": {"cuda:0": GOOD.to_json()}}
     entry = document["devices"]["cuda:0"]  # type: ignore[index]
     for key, value in changes.items():
         target = document if key in document else entry
@@ -108,7 +108,7 @@ def edited(**changes: Any) -> str:
         ("", "Expecting value"),
         ('{"schema_version": 1', "Expecting"),
         ("[]", "not an object"),
-        (edited(schema_version=3), "schema version 3"),
+        (edited(schema_version=4), "schema version 4"),
         (edited(devices=KeyError), "devices"),
         (edited(devices=[]), "has no attribute"),
         (edited(devices={"cuda:0": 3}), ""),
@@ -121,6 +121,9 @@ def edited(**changes: Any) -> str:
         (edited(matmul_flop_s={"float16": 0}), "matmul_flop_s.float16 must be a positive number"),
         (edited(matmul_flop_s={"float16": None}), "matmul_flop_s.float16 must be a positive number"),
         (edited(matmul_flop_s=[]), "matmul_flop_s must be an object"),
+        (edited(own_matmul_flop_s=[]), "own_matmul_flop_s must be an object"),
+        (edited(own_matmul_flop_s={"float12": 1.0}), "own_matmul_flop_s: unknown type 'float12'"),
+        (edited(own_matmul_flop_s={"float16": 0}), "own_matmul_flop_s.float16 must be a positive number"),
         (edited(notes=["fine", 5]), "notes must be a list of strings"),
         (edited(notes="fine"), "notes must be a list of strings"),
         ("[" * 100_000, "recursion"),
@@ -210,6 +213,20 @@ def test_the_cpu_has_ceilings_only_when_measured() -> None:
     assert dict(ceilings(device).matmul_flop_s) == {}
     assert ceilings(device, CPU).matmul_flop_s["float16"] == 700e12
     assert ceilings(device, CPU).basis == "calibration"
+
+
+def test_a_limit_is_what_the_faster_kernels_reach_and_the_librarys_rate_stays_known() -> None:
+    device = cpu_device(Host(model="x", vendor="y", cores=2, flags=(), memory_bytes=1 << 34, cache_bytes=None))
+    found = ceilings(device, replace(CPU, own_matmul_flop_s={"float16": 800e12, "bfloat16": 600e12}))
+    assert found.matmul_flop_s == {"float16": 800e12, "bfloat16": 720e12}
+    assert found.library_flop_s == {"float16": 700e12}
+
+
+def test_a_file_of_the_second_version_has_no_products_of_ours_and_is_read(tmp_path: Path) -> None:
+    (tmp_path / "f00d.json").write_text(edited(schema_version=2, own_matmul_flop_s=KeyError))
+    loaded = load_calibrations("f00d", tmp_path)
+    assert loaded.notice is None
+    assert same(loaded.devices["cuda:0"], GOOD)
 
 
 def test_a_calibration_of_another_card_is_refused() -> None:

@@ -234,6 +234,24 @@ def test_neither_threads_nor_room_change_a_bit_of_a_long_prompt(name: str, dtype
     assert torch.equal(cache, wanted[2])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_product_by_itself(dtype: torch.dtype) -> None:
+    library = compiled_of(model_of(LLAMA, dtype))._library
+    x, weight = torch.randn(130, 70).to(dtype), torch.randn(33, 70).to(dtype)
+    found = compiled_model.product(library, x, weight, torch.empty(130, 33, dtype=dtype))
+    error = 1e-5 if dtype == torch.float32 else 1e-2
+    torch.testing.assert_close(found.double(), x.double() @ weight.double().T, rtol=error, atol=10 * error)
+    for wrong in (
+        (x.half(), weight),
+        (x[:, 1:], weight[:, 1:]),
+        (x, weight[:, 1:].contiguous()),
+        (x.repeat(4, 1), weight),
+        (x[:0], weight),
+    ):
+        with pytest.raises(ValueError, match="not"):
+            compiled_model.product(library, *wrong, torch.empty(130, 33, dtype=dtype))
+
+
 def test_models_that_it_does_not_run() -> None:
     assert CompiledModel.of(Transformer(LLAMA, CPU, torch.float16)) is None
     assert CompiledModel.of(Transformer(replace(LLAMA, encoder=True), CPU, torch.float32)) is None

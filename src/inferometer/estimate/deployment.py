@@ -37,7 +37,7 @@ class Deployment:
     @cached_property
     def machine(self) -> Machine:
         """What one device gives."""
-        return machine(self.device, self.limits)
+        return machine(self.device, self.limits, own_kernels=self.stack.name == "native")
 
     @property
     def devices(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from inferometer.errors import UserError
@@ -30,6 +30,7 @@ _TILE_SPEEDUP = 8
 class Limits:
     """Bytes/s, FLOP/s by type of the operands, and the link between shards (None for one device).
 
+    library: FLOP/s of products by the matrix library, of the types in which this program's own kernels reach more, which `matmul` is then.
     `basis`: "calibrated" where measured on this device, "datasheet", or "assumed" for a CPU that was not measured.
     `launch_s` is what the host spends to start one operation, None unless measured.
     """
@@ -40,11 +41,19 @@ class Limits:
     link: Link | None
     launch_s: float | None
     basis: LimitsBasis
+    library: Mapping[str, float] = field(default_factory=dict)
 
     def matmul_flop_s(self, dtype: str) -> float:
         """Of matrix products. A type that the device lacks is widened on the way: 8 bits to 16, those to float32."""
+        return self.matmul[self._multiplied_as(dtype)]
+
+    def library_flop_s(self, dtype: str) -> float:
+        """Of matrix products by the matrix library."""
+        return self.library.get(self._multiplied_as(dtype)) or self.matmul_flop_s(dtype)
+
+    def _multiplied_as(self, dtype: str) -> str:
         wider = ("float16", "bfloat16") if dtype in ("int8", "fp8") else ()
-        return next(self.matmul[name] for name in (dtype, *wider, "float32") if name in self.matmul)
+        return next((name for name in (dtype, *wider) if name in self.matmul), "float32")
 
     def vector_flop_s(self, dtype: str) -> float:
         """Of element-wise work."""
@@ -52,8 +61,10 @@ class Limits:
 
     def part(self, ranks: int) -> Limits:
         """What each of so many ranks has that share the device, as those on a CPU do: an equal part of its cores and its memory's rate."""
-        rates = [{dtype: rate / ranks for dtype, rate in each.items()} for each in (self.matmul, self.vector)]
-        return replace(self, memory_bytes_s=self.memory_bytes_s / ranks, matmul=rates[0], vector=rates[1])
+        matmul, vector, library = (
+            {dtype: rate / ranks for dtype, rate in each.items()} for each in (self.matmul, self.vector, self.library)
+        )
+        return replace(self, memory_bytes_s=self.memory_bytes_s / ranks, matmul=matmul, vector=vector, library=library)
 
 
 def limits(device: DeviceSpec, calibration: Calibration | None = None, link: Link | None = None, *, sharing: int = 1) -> Limits:
@@ -135,6 +146,7 @@ def _limits(device: DeviceSpec, calibration: Calibration | None, link: Link | No
         link=_measured(link, device, calibration),
         launch_s=known.launch_s,
         basis="datasheet" if basis == "datasheet" else "calibrated",
+        library={str(dtype): rate for dtype, rate in known.library_flop_s.items()},
     )
 
 

@@ -27,7 +27,8 @@ _A100_CLOCK_HZ = 1.41e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Rates that one device sustains at full clock, its limits beside it. asynchronous: the host runs ahead of it, as with a GPU."""
+    """Rates that one device sustains at full clock, its limits beside it. asynchronous: the host runs ahead of it, as with a GPU.
+    own_kernels: products are this program's own, where those are faster than the matrix library's."""
 
     device: DeviceSpec
     limits: Limits
@@ -35,11 +36,13 @@ class Machine:
     memory_bytes_s: float
     cache_bytes: float
     asynchronous: bool
+    own_kernels: bool
 
     def matmul_flop_s(self, dtype: str) -> float:
         """Of large products of such operands."""
         share = self.matmul_share * (_EIGHT_BITS if dtype == "fp8" and self.limits.basis != "calibrated" else 1.0)
-        return self.limits.matmul_flop_s(dtype) * share
+        rate = self.limits.matmul_flop_s(dtype) if self.own_kernels else self.limits.library_flop_s(dtype)
+        return rate * share
 
     def vector_flop_s(self, dtype: str) -> float:
         """Of element-wise work."""
@@ -56,7 +59,7 @@ class Machine:
         return (moved_bytes - cached + cached / _CACHE_SPEED) / self.memory_bytes_s
 
 
-def machine(device: DeviceSpec, limits: Limits) -> Machine:
+def machine(device: DeviceSpec, limits: Limits, *, own_kernels: bool = False) -> Machine:
     """What to expect of `device`. Measured limits already are what the device gives; a datasheet's are not."""
     measured = limits.basis == "calibrated"
     return Machine(
@@ -66,4 +69,5 @@ def machine(device: DeviceSpec, limits: Limits) -> Machine:
         memory_bytes_s=limits.memory_bytes_s * (1.0 if measured else _MEMORY.get(device.slug, _MEMORY_ELSEWHERE)),
         cache_bytes=_CACHE_SHARE * (device.l2_bytes or 0),
         asynchronous=device.slug != "cpu",
+        own_kernels=own_kernels,
     )

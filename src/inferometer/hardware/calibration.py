@@ -15,22 +15,23 @@ from inferometer.hardware.device import Dtype
 from inferometer.model.json_file import replace_json
 from inferometer.model.store import cache_dir
 
-SCHEMA_VERSION = 2
-READ_VERSIONS = (1, SCHEMA_VERSION)
-"""Version 1 had no sums over ranks."""
+SCHEMA_VERSION = 3
+READ_VERSIONS = (1, 2, SCHEMA_VERSION)
+"""Version 1 had no sums over ranks, 1 and 2 no products by this program's own kernels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """Ceilings measured on one device, each the median of its repeats.
 
-    `copy_bandwidth_bytes_s` counts every byte once read and once written (a copy of n bytes moves 2n). `matmul_flop_s` is the best of
-    the sizes tried. `launch_s` is what the host spends to start one tiny operation; `graph_kernel_s` what one such kernel takes inside
-    a captured graph. The host link is measured from and to pinned memory. `peer_bytes_s` is what a copy to another GPU of this machine
-    carries, in one direction, and `peer_sum_s` the sum of one word over the two in a captured graph: once over the link and back at the
-    same time, a launch included. `sums_s` is what a sum over ranks takes, by their number and by the bytes that each rank has: over GPUs
-    that write into each other's memory with residual and norm, elsewhere the sum alone. What was not measured is None or absent, with
-    the reason in `notes`. `device` is the device as torch names it, `slug` the catalogue's name for it.
+    `copy_bandwidth_bytes_s` counts every byte once read and once written (a copy of n bytes moves 2n). `matmul_flop_s` is the best of the
+    sizes tried, by the matrix library; `own_matmul_flop_s`, on a CPU, by the compiled kernels that run models there. `launch_s` is what the
+    host spends to start one tiny operation; `graph_kernel_s` what one such kernel takes inside a captured graph. The host link is measured
+    from and to pinned memory. `peer_bytes_s` is what a copy to another GPU of this machine carries, in one direction, and `peer_sum_s` the
+    sum of one word over the two in a captured graph: once over the link and back at the same time, a launch included. `sums_s` is what a
+    sum over ranks takes, by their number and by the bytes that each rank has: over GPUs that write into each other's memory with residual
+    and norm, elsewhere the sum alone. What was not measured is None or absent, with the reason in `notes`. `device` is the device as torch
+    names it, `slug` the catalogue's name for it.
     """
 
     device: str
@@ -44,6 +45,7 @@ class Calibration:
     read_bandwidth_bytes_s: float
     matmul_flop_s: Mapping[Dtype, float]
     launch_s: float
+    own_matmul_flop_s: Mapping[Dtype, float] = field(default_factory=dict)
     graph_kernel_s: float | None = None
     host_to_device_bytes_s: float | None = None
     device_to_host_bytes_s: float | None = None
@@ -55,7 +57,8 @@ class Calibration:
 
     def __post_init__(self) -> None:
         positive = {name: getattr(self, name) for name in (*_REQUIRED, *_OPTIONAL)}
-        positive |= {f"matmul_flop_s.{dtype}": rate for dtype, rate in self.matmul_flop_s.items()}
+        for name in _RATES:
+            positive |= {f"{name}.{dtype}": rate for dtype, rate in getattr(self, name).items()}
         for ranks, times in self.sums_s.items():
             if not (isinstance(ranks, int) and ranks > 1 and times):
                 raise ValueError(f"sums_s: of 2 ranks or more, each with what was measured, not {ranks!r}")
@@ -65,9 +68,10 @@ class Calibration:
         for name, value in positive.items():
             if not (value is None and name in _OPTIONAL) and not (_is_number(value) and 0 < value < math.inf):
                 raise ValueError(f"{name} must be a positive number, not {value!r}")
-        for dtype in self.matmul_flop_s:
-            if dtype not in get_args(Dtype):
-                raise ValueError(f"matmul_flop_s: unknown type {dtype!r}")
+        for name in _RATES:
+            for dtype in getattr(self, name):
+                if dtype not in get_args(Dtype):
+                    raise ValueError(f"{name}: unknown type {dtype!r}")
 
     @property
     def bandwidth_bytes_s(self) -> float:
@@ -89,8 +93,8 @@ class Calibration:
         """As it is stored."""
         plain = {item.name: getattr(self, item.name) for item in fields(self)}
         sums = {str(ranks): {str(nbytes): seconds for nbytes, seconds in times.items()} for ranks, times in self.sums_s.items()}
-        rest = {"matmul_flop_s": dict(self.matmul_flop_s), "samples": dict(self.samples), "notes": list(self.notes)}
-        return {**plain, **rest, "sums_s": sums}
+        rates = {name: dict(getattr(self, name)) for name in _RATES}
+        return {**plain, **rates, "samples": dict(self.samples), "notes": list(self.notes), "sums_s": sums}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Calibration:
@@ -102,8 +106,9 @@ class Calibration:
         for name in _TEXTS:
             if not isinstance(values.get(name), str):
                 raise ValueError(f"{name} must be a string")
-        for name in ("matmul_flop_s", "samples"):
-            if not isinstance(values.get(name), dict):
+        own = values.get("own_matmul_flop_s", {})
+        for name, given in (("matmul_flop_s", values.get("matmul_flop_s")), ("own_matmul_flop_s", own), ("samples", values.get("samples"))):
+            if not isinstance(given, dict):
                 raise ValueError(f"{name} must be an object")
         for name in _REQUIRED:
             if values.get(name) is None:
@@ -118,6 +123,7 @@ class Calibration:
             **{
                 **values,
                 "matmul_flop_s": MappingProxyType(values["matmul_flop_s"]),
+                "own_matmul_flop_s": MappingProxyType(own),
                 "sums_s": MappingProxyType({_count(ranks): MappingProxyType(_sized(times)) for ranks, times in sums.items()}),
                 "samples": MappingProxyType(values["samples"]),
                 "notes": tuple(notes),
@@ -127,6 +133,7 @@ class Calibration:
 
 _KEPT = "sums over {ranks} ranks: kept from"
 _TEXTS = ("device", "device_name", "measured_at", "torch_version")
+_RATES = ("matmul_flop_s", "own_matmul_flop_s")
 _REQUIRED = ("copy_bandwidth_bytes_s", "read_bandwidth_bytes_s", "launch_s", "seconds_spent")
 _OPTIONAL = ("graph_kernel_s", "host_to_device_bytes_s", "device_to_host_bytes_s", "peer_bytes_s", "peer_sum_s")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from inferometer.hardware.calibration import Calibration
@@ -16,12 +16,14 @@ Basis = Literal["calibration", "datasheet", "calibration, datasheet"]
 class Ceilings:
     """Bytes/s and FLOP/s that a device reaches at most. None or absent: unknown, never guessed.
 
-    `basis` says where they are from; `calibration, datasheet` where some types were not measured and the datasheet's rate stands in.
+    library_flop_s: matrix products by the matrix library alone, where this program's own kernels reach more. `basis` says where they are
+    from; `calibration, datasheet` where some types were not measured and the datasheet's rate stands in.
     """
 
     memory_bandwidth_bytes_s: float | None
     matmul_flop_s: Mapping[Dtype, float]
     vector_flop_s: Mapping[Dtype, float]
+    library_flop_s: Mapping[Dtype, float] = field(default_factory=dict)
     launch_s: float | None
     basis: Basis
 
@@ -43,11 +45,15 @@ def ceilings(device: DeviceSpec, calibration: Calibration | None = None) -> Ceil
         )
     if calibration.slug != device.slug:
         raise ValueError(f"the calibration is of {calibration.slug}, not of {device.slug}")
+    measured = dict(calibration.matmul_flop_s)
+    exceeded = {dtype: rate for dtype, rate in measured.items() if calibration.own_matmul_flop_s.get(dtype, 0.0) > rate}
+    measured |= {dtype: calibration.own_matmul_flop_s[dtype] for dtype in exceeded}
     lacking = set(matmul) - set(calibration.matmul_flop_s)
     return Ceilings(
         memory_bandwidth_bytes_s=calibration.bandwidth_bytes_s,
-        matmul_flop_s={**matmul, **calibration.matmul_flop_s},
+        matmul_flop_s={**matmul, **measured},
         vector_flop_s=vector,
+        library_flop_s=exceeded,
         launch_s=calibration.launch_s,
         basis="calibration, datasheet" if lacking else "calibration",
     )

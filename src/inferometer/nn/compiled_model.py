@@ -95,6 +95,19 @@ class _Sweep(ctypes.Structure):
     )
 
 
+def product(library: CpuLibrary, x: Tensor, weight: Tensor, out: Tensor) -> Tensor:
+    """x (rows, inputs) times weight (outputs, inputs), transposed, to out (rows, outputs), by the compiled kernels: no more rows than the
+    library takes at once, all of one of DTYPES and contiguous. Raises ValueError else."""
+    if not 0 < x.shape[0] <= library.most_tokens or x.dtype not in DTYPES or not x.dtype == weight.dtype == out.dtype:
+        raise ValueError(f"1 to {library.most_tokens} rows of float32 or bfloat16, not {tuple(x.shape)} of {x.dtype}")
+    if (x.shape[1], x.shape[0], weight.shape[0]) != (weight.shape[1], *out.shape) or not all(t.is_contiguous() for t in (x, weight, out)):
+        raise ValueError(f"contiguous matrices that fit, not {tuple(x.shape)}, {tuple(weight.shape)} and {tuple(out.shape)}")
+    linear = _Linear(weight.data_ptr(), None, *weight.shape, weight.shape[1], 0)
+    where = (x.data_ptr(), out.data_ptr())
+    library.run_linear(ctypes.byref(linear), x.dtype == torch.bfloat16, x.shape[0], *where, ctypes.byref(library.openmp()))
+    return out
+
+
 class CompiledModel:
     """The kernels' view of a model whose weights are loaded and packed; what it points to is kept alive."""
 

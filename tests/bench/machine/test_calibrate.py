@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from dataclasses import replace
 from itertools import count
@@ -154,10 +155,12 @@ def test_repeats_that_lie_far_apart_are_told(samples: list[float], words: str | 
         assert "\n" not in told
 
 
+@pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
 def test_only_what_a_figure_comes_from_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the ways to read and of the sizes of products the best."""
     ways = {"read_sum": iter([1.0, 9.0, 3.0]), "read_matrix_vector": iter([0.5, 0.5, 0.5])}
     ways |= {"matmul_float32_16": iter([1.0, 9.0, 3.0]), "matmul_float32_32": iter([1.0, 1.0, 1.0])}
+    ways |= {"own_matmul_float32_16": iter([1.0] * 3), "own_matmul_float32_32": iter([0.5] * 3)}
     measure = Microbenchmarks._seconds
     name = ""
 
@@ -170,8 +173,10 @@ def test_only_what_a_figure_comes_from_counts(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(Microbenchmarks, "_sample", lambda self, run, inner: next(ways[name]))
     bench = Microbenchmarks(torch.device("cpu"), replace(TINY, budget_s=1000.0))
     bench.read()
-    bench.matmul("float32", 1000.0)
-    assert bench.figures == {"read": [0.5, 0.5, 0.5], "float32": [1.0, 1.0, 1.0]}
+    assert bench.matmul("float32", 1000.0) == 2 * 32**3 / 1.0
+    assert bench.own_matmul("float32", 1000.0) == 2 * 32**3 / 0.5
+    assert bench.own_matmul("float16", 1000.0) is None
+    assert bench.figures == {"read": [0.5, 0.5, 0.5], "float32": [1.0, 1.0, 1.0], "own float32": [0.5, 0.5, 0.5]}
     assert doubtful(bench.figures) is None
 
 

@@ -50,12 +50,16 @@ def _measure(target: torch.device, host: Host, plan: Plan, tell: Callable[[str],
     tell("memory")
     copy, read = bench.copy(), bench.read()
     rates: dict[Dtype, float] = {}
+    own: dict[Dtype, float] = {}
     dtypes = _products(target)
     for dtype in dtypes:
         tell(f"matrix products in {dtype}")
         rate = bench.matmul(dtype, plan.budget_s * SHARES["matmul"] / len(dtypes))
         if rate is not None:
             rates[dtype] = rate
+        rate = bench.own_matmul(dtype, plan.budget_s * SHARES["own_matmul"] / len(dtypes))
+        if rate is not None:
+            own[dtype] = rate
     tell("launches")
     launch, graph = bench.launch(), bench.graph_kernel() if cuda else None
     incoming = outgoing = peer = word = None
@@ -81,6 +85,7 @@ def _measure(target: torch.device, host: Host, plan: Plan, tell: Callable[[str],
         copy_bandwidth_bytes_s=copy,
         read_bandwidth_bytes_s=read,
         matmul_flop_s=rates,
+        own_matmul_flop_s=own,
         launch_s=launch,
         graph_kernel_s=graph,
         host_to_device_bytes_s=incoming,

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -14,9 +15,11 @@ import torch
 from inferometer.bench.machine.calibration_plan import Plan
 from inferometer.engine.graph import Graph
 from inferometer.hardware.device import Dtype
+from inferometer.kernels.cpu_library import CpuLibrary, cpu_library
 from inferometer.kernels.mailbox import Mailbox
 from inferometer.kernels.rank_sum import rank_sum
 from inferometer.kernels.support import usable
+from inferometer.nn.compiled_model import product
 
 _TORCH_DTYPES: dict[Dtype, torch.dtype] = {
     "float32": torch.float32,
@@ -28,7 +31,7 @@ _TORCH_DTYPES: dict[Dtype, torch.dtype] = {
 }
 # A sample shorter than this is mostly the clock and the launch; calls are repeated inside it.
 _SHORTEST_SAMPLE_S = 2e-3
-SHARES = {"copy": 0.12, "read": 0.14, "matmul": 0.52, "launch": 0.06, "link": 0.1, "peer": 0.06}
+SHARES = {"copy": 0.12, "read": 0.14, "matmul": 0.52, "own_matmul": 0.16, "launch": 0.06, "link": 0.1, "peer": 0.06}
 """Of the time budget."""
 
 
@@ -94,6 +97,19 @@ class Microbenchmarks:
             self.notes.append(f"matmul {dtype}: {str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}")
         finally:
             torch.set_float32_matmul_precision(before)
+        return best
+
+    def own_matmul(self, dtype: Dtype, share_s: float) -> float | None:
+        """FLOP/s of the best of some rows times a square matrix by the kernels that run models on a CPU; None where they do not."""
+        library = cpu_library() if self.device.type == "cpu" and dtype in ("float32", "bfloat16") else None
+        if library is None:
+            return None
+        best: float | None = None
+        for edge in self.plan.edges:
+            rows, name = min(edge, library.most_tokens), f"own_matmul_{dtype}_{edge}"
+            seconds = self._seconds(name, _own_product(library, rows, edge, dtype), share_s / len(self.plan.edges))
+            if best is None or 2 * rows * edge**2 / seconds > best:
+                best, self.figures[f"own {dtype}"] = 2 * rows * edge**2 / seconds, self._taken[name]
         return best
 
     def launch(self) -> float:
@@ -242,3 +258,10 @@ def _product(edge: int, dtype: Dtype, device: torch.device) -> Callable[[], Any]
         return lambda: torch._scaled_mm(left, right.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
     out = torch.empty_like(left)
     return lambda: torch.mm(left, right, out=out)
+
+
+def _own_product(library: CpuLibrary, rows: int, edge: int, dtype: Dtype) -> Callable[[], Any]:
+    """Some rows times a square matrix, by the kernels that run models on CPUs."""
+    generator = torch.Generator().manual_seed(edge)
+    x, weight = (torch.randn(count, edge, generator=generator).to(_TORCH_DTYPES[dtype]) for count in (rows, edge))
+    return partial(product, library, x, weight, torch.empty_like(x))
