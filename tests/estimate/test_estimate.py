@@ -165,12 +165,12 @@ RANKS_ON_CPU = Calibration(
 
 def test_a_faster_product_of_ours_is_everybodys_limit_and_nobody_elses_speed() -> None:
     faster = replace(RANKS_ON_CPU, own_matmul_flop_s={"float32": 6e11, "bfloat16": 5e11})
-    for dtype, gain in (("float32", 1.5), ("bfloat16", 1.0)):
+    for dtype, gain, ours in (("float32", 1.5, 1.5), ("bfloat16", 1.0, 0.5)):
         how: dict[str, Any] = {"device": "cpu", "dtype": dtype, "batch_size": 1, "sequence_length": 512}
         for stack in ("native", "hf-eager"):
             before, after = (_estimate(**how, stack=stack, calibration=given).phases["prefill_ms"] for given in (RANKS_ON_CPU, faster))
             assert before.bound.ms / after.bound.ms == pytest.approx(gain, rel=0.05)
-            assert before.cost.kinds["gemm"] / after.cost.kinds["gemm"] == pytest.approx(gain if stack == "native" else 1.0, rel=0.05)
+            assert before.cost.kinds["gemm"] / after.cost.kinds["gemm"] == pytest.approx(ours if stack == "native" else 1.0, rel=0.05)
 
 
 def test_ranks_on_a_cpu_are_priced_by_the_sums_that_were_measured() -> None:

@@ -219,7 +219,8 @@ def test_a_limit_is_what_the_faster_kernels_reach_and_the_librarys_rate_stays_kn
     device = cpu_device(Host(model="x", vendor="y", cores=2, flags=(), memory_bytes=1 << 34, cache_bytes=None))
     found = ceilings(device, replace(CPU, own_matmul_flop_s={"float16": 800e12, "bfloat16": 600e12}))
     assert found.matmul_flop_s == {"float16": 800e12, "bfloat16": 720e12}
-    assert found.library_flop_s == {"float16": 700e12}
+    assert found.library_flop_s == {"float16": 700e12, "bfloat16": 720e12}
+    assert found.own_flop_s == {"float16": 800e12, "bfloat16": 600e12}
 
 
 def test_a_file_of_the_second_version_has_no_products_of_ours_and_is_read(tmp_path: Path) -> None:

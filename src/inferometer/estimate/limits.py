@@ -30,7 +30,7 @@ _TILE_SPEEDUP = 8
 class Limits:
     """Bytes/s, FLOP/s by type of the operands, and the link between shards (None for one device).
 
-    library: FLOP/s of products by the matrix library, of the types in which this program's own kernels reach more, which `matmul` is then.
+    library, own: FLOP/s of matrix products by the matrix library and by this program's own kernels, where those were measured.
     `basis`: "calibrated" where measured on this device, "datasheet", or "assumed" for a CPU that was not measured.
     `launch_s` is what the host spends to start one operation, None unless measured.
     """
@@ -42,14 +42,16 @@ class Limits:
     launch_s: float | None
     basis: LimitsBasis
     library: Mapping[str, float] = field(default_factory=dict)
+    own: Mapping[str, float] = field(default_factory=dict)
 
     def matmul_flop_s(self, dtype: str) -> float:
         """Of matrix products. A type that the device lacks is widened on the way: 8 bits to 16, those to float32."""
         return self.matmul[self._multiplied_as(dtype)]
 
-    def library_flop_s(self, dtype: str) -> float:
-        """Of matrix products by the matrix library."""
-        return self.library.get(self._multiplied_as(dtype)) or self.matmul_flop_s(dtype)
+    def matmul_flop_s_of(self, dtype: str, *, own_kernels: bool) -> float:
+        """Of matrix products by this program's own kernels, or by the matrix library."""
+        name = self._multiplied_as(dtype)
+        return (self.own.get(name) if own_kernels else None) or self.library.get(name) or self.matmul[name]
 
     def _multiplied_as(self, dtype: str) -> str:
         wider = ("float16", "bfloat16") if dtype in ("int8", "fp8") else ()
@@ -61,10 +63,10 @@ class Limits:
 
     def part(self, ranks: int) -> Limits:
         """What each of so many ranks has that share the device, as those on a CPU do: an equal part of its cores and its memory's rate."""
-        matmul, vector, library = (
-            {dtype: rate / ranks for dtype, rate in each.items()} for each in (self.matmul, self.vector, self.library)
+        matmul, vector, library, own = (
+            {dtype: rate / ranks for dtype, rate in each.items()} for each in (self.matmul, self.vector, self.library, self.own)
         )
-        return replace(self, memory_bytes_s=self.memory_bytes_s / ranks, matmul=matmul, vector=vector, library=library)
+        return replace(self, memory_bytes_s=self.memory_bytes_s / ranks, matmul=matmul, vector=vector, library=library, own=own)
 
 
 def limits(device: DeviceSpec, calibration: Calibration | None = None, link: Link | None = None, *, sharing: int = 1) -> Limits:
@@ -147,6 +149,7 @@ def _limits(device: DeviceSpec, calibration: Calibration | None, link: Link | No
         launch_s=known.launch_s,
         basis="datasheet" if basis == "datasheet" else "calibrated",
         library={str(dtype): rate for dtype, rate in known.library_flop_s.items()},
+        own={str(dtype): rate for dtype, rate in known.own_flop_s.items()},
     )
 
 

@@ -28,7 +28,7 @@ _A100_CLOCK_HZ = 1.41e9
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """Rates that one device sustains at full clock, its limits beside it. asynchronous: the host runs ahead of it, as with a GPU.
-    own_kernels: products are this program's own, where those are faster than the matrix library's."""
+    own_kernels: products are this program's own, not the matrix library's."""
 
     device: DeviceSpec
     limits: Limits
@@ -41,8 +41,7 @@ class Machine:
     def matmul_flop_s(self, dtype: str) -> float:
         """Of large products of such operands."""
         share = self.matmul_share * (_EIGHT_BITS if dtype == "fp8" and self.limits.basis != "calibrated" else 1.0)
-        rate = self.limits.matmul_flop_s(dtype) if self.own_kernels else self.limits.library_flop_s(dtype)
-        return rate * share
+        return self.limits.matmul_flop_s_of(dtype, own_kernels=self.own_kernels) * share
 
     def vector_flop_s(self, dtype: str) -> float:
         """Of element-wise work."""

@@ -16,14 +16,16 @@ Basis = Literal["calibration", "datasheet", "calibration, datasheet"]
 class Ceilings:
     """Bytes/s and FLOP/s that a device reaches at most. None or absent: unknown, never guessed.
 
-    library_flop_s: matrix products by the matrix library alone, where this program's own kernels reach more. `basis` says where they are
-    from; `calibration, datasheet` where some types were not measured and the datasheet's rate stands in.
+    library_flop_s, own_flop_s: matrix products by the matrix library and by this program's own kernels, as far as measured; `matmul_flop_s`
+    is the faster. `basis` says where they are from; `calibration, datasheet` where some types were not measured and the datasheet's rate
+    stands in.
     """
 
     memory_bandwidth_bytes_s: float | None
     matmul_flop_s: Mapping[Dtype, float]
     vector_flop_s: Mapping[Dtype, float]
     library_flop_s: Mapping[Dtype, float] = field(default_factory=dict)
+    own_flop_s: Mapping[Dtype, float] = field(default_factory=dict)
     launch_s: float | None
     basis: Basis
 
@@ -45,15 +47,15 @@ def ceilings(device: DeviceSpec, calibration: Calibration | None = None) -> Ceil
         )
     if calibration.slug != device.slug:
         raise ValueError(f"the calibration is of {calibration.slug}, not of {device.slug}")
-    measured = dict(calibration.matmul_flop_s)
-    exceeded = {dtype: rate for dtype, rate in measured.items() if calibration.own_matmul_flop_s.get(dtype, 0.0) > rate}
-    measured |= {dtype: calibration.own_matmul_flop_s[dtype] for dtype in exceeded}
+    library, own = calibration.matmul_flop_s, calibration.own_matmul_flop_s
+    measured = {dtype: max(rate, own.get(dtype, 0.0)) for dtype, rate in library.items()}
     lacking = set(matmul) - set(calibration.matmul_flop_s)
     return Ceilings(
         memory_bandwidth_bytes_s=calibration.bandwidth_bytes_s,
         matmul_flop_s={**matmul, **measured},
         vector_flop_s=vector,
-        library_flop_s=exceeded,
+        library_flop_s=library,
+        own_flop_s=own,
         launch_s=calibration.launch_s,
         basis="calibration, datasheet" if lacking else "calibration",
     )

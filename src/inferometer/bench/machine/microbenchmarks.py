@@ -100,9 +100,10 @@ class Microbenchmarks:
         return best
 
     def own_matmul(self, dtype: Dtype, share_s: float) -> float | None:
-        """FLOP/s of the best of some rows times a square matrix by the kernels that run models on a CPU; None where they do not."""
+        """FLOP/s of the best of some rows times a square matrix by the kernels that run prompts on a CPU; None where the
+        matrix library does."""
         library = cpu_library() if self.device.type == "cpu" and dtype in ("float32", "bfloat16") else None
-        if library is None:
+        if library is None or (dtype == "bfloat16" and library.matrix_units):
             return None
         best: float | None = None
         for edge in self.plan.edges:
