@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -83,7 +84,7 @@ def turn(backend: Backend, prompts: Sequence[Sequence[int]], steps: int) -> list
 
 
 class Reading:
-    """The rate at which the threads read: a matrix times a vector, as a decode step does."""
+    """The rate at which the threads read: a matrix times a vector, as a decode step does, or its sum, whichever is faster here."""
 
     def __init__(self) -> None:
         self.matrix = torch.ones(BUFFER_BYTES // 4 // 4096, 4096)
@@ -91,11 +92,11 @@ class Reading:
         self.rates: list[float] = []
 
     def measure(self) -> None:
-        """Twice, the better one kept."""
+        """Each twice, the best kept."""
         seconds = []
-        for _ in range(2):
+        for read in 2 * (partial(torch.mv, self.matrix, self.vector), partial(torch.sum, self.matrix)):
             begin = time.perf_counter()
-            torch.mv(self.matrix, self.vector)
+            read()
             seconds.append(time.perf_counter() - begin)
         self.rates.append(self.matrix.nbytes / min(seconds))
 
