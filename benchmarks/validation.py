@@ -8,9 +8,9 @@ python benchmarks/validation.py --suggest REGIME ...    prints the constants tha
                                            stacks.toml: own-time is for the native stack, once the engine was measured anew
 
 Our own rows are read from benchmarks/results/*.jsonl and the studies under results/, of GPUs that the catalogue has, and the decode steps
-of benchmarks/kernels.py from benchmarks/measurements; those of an engine that has changed since are shown and not counted. A calibration
-beside a file of records, as NAME.calibration.json (one device's object of the file in the cache's calibration folder), goes with its rows,
-and studies-h200.calibration.json with those under results/.
+of benchmarks/kernels.py from benchmarks/measurements; those that are the host's are shown and not counted. A calibration beside a file of
+records, as NAME.calibration.json (one device's object of the file in the cache's calibration folder), goes with its rows, and
+studies-h200.calibration.json with those under results/.
 """
 
 from __future__ import annotations
@@ -51,8 +51,6 @@ STUDIED = {
 """Of backends, the stack, and the regimes of times that the device decides and of those in which the host has a say."""
 DECODE = {"native": "own-studies-decode"}
 """Where decode steps have one of their own."""
-OUTDATED = ("foundation-h100",)
-"""Files whose native rows are of an engine before its kernels."""
 KERNEL_STEPS = 40
 """Steps that benchmarks/kernels.py makes around the context that it tells."""
 FIRST_KERNELS = "2026-11-28"
@@ -64,8 +62,8 @@ CALIBRATED = {"h200": "studies-h200"}
 """Of cards that studies ran on, a calibration, which studies keep none of: of the evening on which most of their records were made. Two
 such cards, or one on two days, multiply at rates that are 5 % apart."""
 HEAD = """\
-# This product's own runs, the median of each case's. Rows change with the engine, so they inform and gate nothing; rows of an engine
-# that has changed much since are shown and not counted. Written by `python benchmarks/validation.py` from benchmarks/results.
+# This product's own runs, the median of each case's. Rows change with the engine, so they inform and gate nothing; steps that are the
+# host's are shown and not counted. Written by `python benchmarks/validation.py` from benchmarks/results.
 source = "benchmarks/results"
 """
 STUDIES_HEAD = """\
@@ -82,8 +80,7 @@ def own_rows(folder: Path) -> str:
     tables: dict[str, list[str]] = {}
     for stem, record in kept:
         for regime, mode, figure in figures(record):
-            counted = record.backend != "native" or stem not in OUTDATED
-            head = heading(stem, record, regime, stack=STACKS[record.backend][0], counted=counted)
+            head = heading(stem, record, regime, stack=STACKS[record.backend][0])
             new = {"generate": record.decode_length, "decode": record.steps}.get(mode) or 0
             columns = (record.case_id, record.model, record.dtype, mode, record.batch_size, record.sequence_length, new, figure)
             tables.setdefault(head, []).append(f"    {json.dumps(columns)},\n")
@@ -116,7 +113,7 @@ def study_row(study: str, record: Record, mode: str, figure: float, *, host_has_
     columns = (record.case_id, record.model, record.dtype, mode, record.batch_size, record.sequence_length, new or 0, figure)
     own = DECODE.get(record.backend) if mode == "decode" else None
     regime = own or (exposed if host_has_a_say else decided)
-    head = heading(stem, record, regime, stack=stack, counted=True, calibration=CALIBRATED[str(record.device)])
+    head = heading(stem, record, regime, stack=stack, calibration=CALIBRATED[str(record.device)])
     return head, f"{stem} {columns[1:-1]}", columns
 
 
@@ -152,7 +149,7 @@ def times(record: Record) -> Iterator[tuple[str, float]]:
             yield mode, round(summary.p50, 4)
 
 
-def heading(stem: str, record: Record, regime: str, *, stack: str, counted: bool, calibration: str | None = None) -> str:
+def heading(stem: str, record: Record, regime: str, *, stack: str, calibration: str | None = None) -> str:
     """A table's own values: what all its rows share. calibration: the file's own if that is None."""
     fields: dict[str, Any] = {
         "regime": regime,
@@ -171,8 +168,6 @@ def heading(stem: str, record: Record, regime: str, *, stack: str, counted: bool
         fields["loss"] = True
     if calibration is not None or (RESULTS / f"{stem}.calibration.json").is_file():
         fields["calibration"] = calibration or stem
-    if not counted:
-        fields["counted"] = False
     return table_head(fields)
 
 
