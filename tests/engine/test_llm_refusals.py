@@ -132,11 +132,12 @@ def test_vectors_that_are_no_numbers_are_an_error(tmp_path: Path) -> None:
 def test_a_pooling_that_the_model_has_not_is_refused(tmp_path: Path) -> None:
     with LLM(tiny_model(tmp_path, "bert"), weights="dummy", device="cpu", dtype="float32") as encoder:
         assert (encoder.encode([[1, 2]], pooling="mean") == encoder.encode([[1, 2]], pooling=Pooling("mean"))).all()
+        wrong: Any
         for wrong in ("average", 5):
             with pytest.raises(
                 UserError, match=f"pooling must be one of pooler, first, mean, max, mean_sqrt for this model, not {wrong!r}"
             ):
-                encoder.encode([[1, 2]], pooling=wrong)  # type: ignore[arg-type]
+                encoder.encode([[1, 2]], pooling=wrong)
     with pytest.raises(UserError, match="pooling must be one of first, mean"):
         resolve_pooling("pooler", None, has_pooler=False)
 

@@ -20,14 +20,18 @@ pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ comp
 @pytest.fixture(scope="module", params=["x86-64", "haswell", "skylake-avx512"])
 def plainer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CpuLibrary:
     """The kernels as processors with fewer instructions than this one have them."""
-    if platform.machine() != "x86_64":
-        pytest.skip("for x86 processors")
+    need_x86()
     needed = {"x86-64": "sse2", "haswell": "avx2", "skylake-avx512": "avx512dq"}[request.param]
     if needed not in read_host_flags():
         pytest.skip(f"this processor has no {needed}")
     path = tmp_path_factory.mktemp("kernels") / "cpu.so"
     build(["c++"], path, f"-march={request.param}")
     return CpuLibrary(path)
+
+
+def need_x86() -> None:
+    if platform.machine() != "x86_64":
+        pytest.skip("for x86 processors")
 
 
 def read_host_flags() -> set[str]:
@@ -50,8 +54,7 @@ def test_processors_with_fewer_instructions(plainer: CpuLibrary, name: str, dtyp
 @pytest.fixture(scope="module")
 def tiled(tmp_path_factory: pytest.TempPathFactory) -> CpuLibrary:
     """The kernels as processors with AMX have them, whose tiles are software here."""
-    if platform.machine() != "x86_64":
-        pytest.skip("for x86 processors")
+    need_x86()
     path = tmp_path_factory.mktemp("kernels") / "cpu.so"
     build(["c++", "-include", str(Path(__file__).with_name("software_tiles.h"))], path, "-march=native")
     return CpuLibrary(path)

@@ -122,7 +122,7 @@ def _measured(name: str, calibration: Calibration | None, device: DeviceSpec | N
         ("copy", calibration.copy_bandwidth_bytes_s / 1e9, "GB/s", shares["copy_bandwidth"]),
         ("read", calibration.read_bandwidth_bytes_s / 1e9, "GB/s", shares["read_bandwidth"]),
         *((dtype, rate / 1e12, "TFLOP/s", shares["matmul"][dtype]) for dtype, rate in calibration.matmul_flop_s.items()),
-        *((f"{dtype}, own", rate / 1e12, "TFLOP/s", None) for dtype, rate in calibration.own_matmul_flop_s.items()),
+        *((f"own {dtype}", rate / 1e12, "TFLOP/s", None) for dtype, rate in calibration.own_matmul_flop_s.items()),
         ("launch", calibration.launch_s * 1e6, "us", None),
     ]
     links = (("from host", calibration.host_to_device_bytes_s), ("to host", calibration.device_to_host_bytes_s))

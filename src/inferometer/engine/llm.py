@@ -211,14 +211,11 @@ class LLM(LoadedModel):
         self.close()
 
     def _checked(self, prompts: Prompts, params: SamplingParams | Sequence[SamplingParams]) -> list[Request]:
-        with self._loop.turns.asked(), self._loop.turns.lock:
-            engine, requests = (
-                self.engine,
-                self._reader.requests(prompts, params, self.seed),
-            )  # in this order: an encoder is refused as such, not for its lengths
-            for request in requests:
-                engine.check(request)
-            return requests
+        engine = self.engine  # before anything is read: an encoder is refused as such, not for its lengths
+        requests = self._reader.requests(prompts, params, self.seed)
+        for request in requests:
+            engine.check(request)
+        return requests
 
     def _made_engine(self) -> Engine:
         self.tune()

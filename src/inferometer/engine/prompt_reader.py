@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Sequence
 from operator import index
 
@@ -27,6 +28,7 @@ class PromptReader:
         self.tokenizer = tokenizer
         self.eos_token_ids = eos_token_ids
         self.made = 0
+        self._numbering = threading.Lock()  # threads may read prompts at once, and no two requests have one number
 
     @property
     def context_limit(self) -> int | None:
@@ -41,17 +43,20 @@ class PromptReader:
             raise UserError(f"params must be SamplingParams, or a list with one a prompt, not {type(params).__name__}")
         if len(wanted) != len(rows):
             raise UserError(f"{len(rows)} prompts but {len(wanted)} sampling parameters; give one for all or one a prompt")
-        requests: list[Request] = []
+        kept: list[tuple[int, ...]] = []
         for ids, own in zip(rows, wanted, strict=True):
             check(own, self.spec.vocabulary, self.eos_token_ids)
             if own.stop and self.tokenizer is None:
                 raise UserError(f"{self.spec.name} has no tokenizer, so stop strings cannot be matched; use stop_token_ids or --tokenizer")
-            kept = ids if own.truncate is None else ids[-own.truncate :]
-            self._require_room(len(kept), own.max_new_tokens)
-            drawn = request_seed(seed, self.made + len(requests)) if own.seed is None else own.seed
-            requests.append(Request(self.made + len(requests), tuple(kept), own, drawn, self.eos_token_ids))
-        self.made += len(requests)
-        return requests
+            kept.append(tuple(ids if own.truncate is None else ids[-own.truncate :]))
+            self._require_room(len(kept[-1]), own.max_new_tokens)
+        with self._numbering:
+            first = self.made
+            self.made += len(kept)
+        return [
+            Request(number, ids, own, request_seed(seed, number) if own.seed is None else own.seed, self.eos_token_ids)
+            for number, (ids, own) in enumerate(zip(kept, wanted, strict=True), first)
+        ]
 
     def token_ids(self, prompts: Prompts) -> list[list[int]]:
         """Of every prompt, one or more."""

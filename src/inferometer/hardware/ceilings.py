@@ -48,8 +48,8 @@ def ceilings(device: DeviceSpec, calibration: Calibration | None = None) -> Ceil
     if calibration.slug != device.slug:
         raise ValueError(f"the calibration is of {calibration.slug}, not of {device.slug}")
     library, own = calibration.matmul_flop_s, calibration.own_matmul_flop_s
-    measured = {dtype: max(rate, own.get(dtype, 0.0)) for dtype, rate in library.items()}
-    lacking = set(matmul) - set(calibration.matmul_flop_s)
+    measured = {dtype: max(library.get(dtype, 0.0), own.get(dtype, 0.0)) for dtype in {**library, **own}}
+    lacking = set(matmul) - set(measured)
     return Ceilings(
         memory_bandwidth_bytes_s=calibration.bandwidth_bytes_s,
         matmul_flop_s={**matmul, **measured},

@@ -102,7 +102,10 @@ def product(library: CpuLibrary, x: Tensor, weight: Tensor, out: Tensor) -> Tens
         raise ValueError(f"1 to {library.most_tokens} rows of float32 or bfloat16, not {tuple(x.shape)} of {x.dtype}")
     if (x.shape[1], x.shape[0], weight.shape[0]) != (weight.shape[1], *out.shape) or not all(t.is_contiguous() for t in (x, weight, out)):
         raise ValueError(f"contiguous matrices that fit, not {tuple(x.shape)}, {tuple(weight.shape)} and {tuple(out.shape)}")
-    linear = _Linear(weight.data_ptr(), None, *weight.shape, weight.shape[1], 0)
+    return _multiply(library, _Linear(weight.data_ptr(), None, *weight.shape, weight.shape[1], 0), x, out)
+
+
+def _multiply(library: CpuLibrary, linear: _Linear, x: Tensor, out: Tensor) -> Tensor:
     where = (x.data_ptr(), out.data_ptr())
     library.run_linear(ctypes.byref(linear), x.dtype == torch.bfloat16, x.shape[0], *where, ctypes.byref(library.openmp()))
     return out
@@ -135,7 +138,7 @@ class CompiledModel:
         plain = all(each.kind == 0 for layer in self._layers for each in (layer.qkv, layer.output, layer.up, layer.down))
         few = not plain or self._head.kind != 0 or (self._bfloat16 and library.matrix_units)
         self._at_once = min(library.most_tokens, _FEW_TOKENS) if few else library.most_tokens
-        self._any = not few
+        self._any_number = not few  # of tokens, in as many calls
 
     @classmethod
     def of(cls, model: Transformer) -> CompiledModel | None:
@@ -156,7 +159,7 @@ class CompiledModel:
             return False
         if batch.rows is None or batch.rows.brought is not None:
             return False
-        return self._any or batch.token_ids.shape[0] <= self._at_once
+        return self._any_number or batch.token_ids.shape[0] <= self._at_once
 
     def sweep(
         self, x: Tensor, batch: RaggedBatch, cache: PagedCache, rotation: tuple[Tensor, Tensor] | None, ranks: Collective = ALONE
@@ -215,17 +218,8 @@ class CompiledModel:
 
     def project(self, hidden: Tensor) -> Tensor:
         """(rows, embedding) -> (rows, tokens), by the rows of the head's matrix that this rank has."""
-        hidden = hidden.contiguous()
         out = hidden.new_empty(hidden.shape[0], self._head.outputs)
-        self._library.run_linear(
-            ctypes.byref(self._head),
-            self._bfloat16,
-            hidden.shape[0],
-            hidden.data_ptr(),
-            out.data_ptr(),
-            ctypes.byref(self._library.openmp()),
-        )
-        return out
+        return _multiply(self._library, self._head, hidden.contiguous(), out)
 
     def greedy(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """The best tokens (int64 (rows,), the lowest id among equals) of logits (rows, vocabulary) and their log-probabilities (float32).

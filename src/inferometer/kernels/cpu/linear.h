@@ -21,7 +21,7 @@ struct Linear {
 };
 
 constexpr int GROUP = 8;       // rows whose sums fit the registers
-constexpr int64_t MOST_TOKENS = 512;  // of a sweep
+constexpr int64_t MOST_TOKENS = 512;  // of a call
 constexpr int64_t CHUNK = 16;  // outputs of a task, unless the layout has blocks
 constexpr int64_t WIDEST_CHUNK = 64;
 constexpr int64_t AHEAD_BYTES = 8192;

@@ -203,7 +203,7 @@ template <class T> class Run {
     }
 
     void attention(float scale, int64_t index) {
-        const int64_t size = m.head_size, group = m.heads / m.kv_heads, kv = m.kv_heads * size;
+        const int64_t size = m.head_size, kv = m.kv_heads * size;
         T* const keys = (T*)s.keys + index * s.layer_stride;
         T* const values = (T*)s.values + index * s.layer_stride;
         // All keys are in place before any is read: a sweep may bring several tokens of a sequence.
@@ -222,33 +222,31 @@ template <class T> class Run {
         });
         team.share(runs.count * runs.bunches * runs.bundles * parts, [&](int64_t task, int64_t) {
             // Who reads the same keys does so behind one another.
-            const int64_t *run = runs.begins + task % runs.count, t0 = run[0], t1 = run[1];
-            const int64_t bunch = task / runs.count % runs.bunches, bundle = task / runs.count / runs.bunches % runs.bundles;
-            const int64_t begin = task / runs.count / runs.bunches / runs.bundles * PART, head = bundle * runs.key_heads;
-            const int64_t end = head + runs.key_heads < m.kv_heads ? head + runs.key_heads : m.kv_heads;
-            const int64_t h0 = bunch * HEADS, h1 = bunch + 1 < runs.bunches ? h0 + HEADS : group;
+            const int64_t run = task % runs.count, bunch = task / runs.count % runs.bunches;
+            const int64_t bundle = task / runs.count / runs.bunches % runs.bundles, part = task / runs.count / runs.bunches / runs.bundles;
+            const int64_t head = bundle * runs.key_heads, left = m.kv_heads - head, heads = left < runs.key_heads ? left : runs.key_heads;
+            const int64_t end = runs.begins[run + 1];
+            int64_t first = runs.begins[run];
+            while (first < end && s.positions[first] < part * PART) first++;
+            if (first == end) return;  // none of them comes as far as this part
             Query queries[QUERIES];
             int count = 0;
-            for (int64_t k = head; k < end; k++)
-                for (int64_t t = t0; t < t1; t++) {
-                    const int64_t left = s.positions[t] + 1 - begin;
-                    for (int64_t h = k * group + h0; left > 0 && h < k * group + h1; h++) {
-                        const int64_t at = (t * parts + begin / PART) * m.heads + h;
-                        queries[count++] = {
-                            room.qkv + t * room.heads + h * size, left < PART ? left : PART, begin - s.positions[t],
-                            m.slopes ? m.slopes[h] : 0.0f, room.partial + at * size, room.most + at, room.total + at,
-                        };
-                    }
-                }
-            if (!count) return;
-            const int32_t* table = s.table + s.seats[t0] * s.table_stride;
+            runs.each_query(head, heads, bunch, first, end, [&](int64_t t, int64_t h) { queries[count++] = query_of(t, h, part); });
+            const int32_t* table = s.table + s.seats[first] * s.table_stride;
             const Pages<T> k{keys + head * size, table, s.page_size, kv}, v{values + head * size, table, s.page_size, kv};
-            attend(queries, count / int(end - head), int(end - head), size, k, v, begin);
-            for (int64_t t = t0; parts == 1 && t < t1; t++)
-                for (int64_t k = head; k < end; k++)
-                    for (int64_t h = k * group + h0; h < k * group + h1; h++) combine(t, h);
+            attend(queries, count / int(heads), int(heads), size, k, v, part * PART);
+            if (parts == 1) runs.each_query(head, heads, bunch, first, end, [&](int64_t t, int64_t h) { combine(t, h); });
         });
         if (parts > 1) team.share(s.tokens * m.heads, [&](int64_t task, int64_t) { combine(task / m.heads, task % m.heads); });
+    }
+
+    // Of one head of one token, which attends to some of that part.
+    Query query_of(int64_t t, int64_t head, int64_t part) const {
+        const int64_t at = (t * parts + part) * m.heads + head, ahead = part * PART - s.positions[t], keys = 1 - ahead;
+        return {
+            room.qkv + t * room.heads + head * m.head_size, keys < PART ? keys : PART, ahead, m.slopes ? m.slopes[head] : 0.0f,
+            room.partial + at * m.head_size, room.most + at, room.total + at,
+        };
     }
 
     void rotate(float* x, int64_t t) const {
